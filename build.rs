@@ -1,0 +1,60 @@
+//! Embeds the folders that are registries: one file there is one query, preset or template; nothing else names it.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::{env, fs, io};
+
+/// The folders, the extension that counts in each, and the list that they become.
+const FOLDERS: [(&str, &str, &str); 5] = [
+    ("QUERIES", "queries", "sql"),
+    ("MODELS", "presets/model", "toml"),
+    ("MACHINES", "presets/machine", "toml"),
+    ("PRICES", "presets/prices", "toml"),
+    ("TEMPLATES", "templates", "html"),
+];
+
+fn main() -> io::Result<()> {
+    let root = PathBuf::from(env::var("CARGO_MANIFEST_DIR").map_err(io::Error::other)?);
+    let mut code = String::new();
+    for (list, folder, extension) in FOLDERS {
+        println!("cargo::rerun-if-changed={folder}");
+        let mut names = Vec::new();
+        collect(&root, Path::new(folder), extension, &mut names)?;
+        names.sort();
+        let _ = writeln!(code, "/// Name and text of each file in `{folder}`, sorted by name.");
+        let _ = writeln!(code, "pub static {list}: &[(&str, &str)] = &[");
+        for path in names {
+            println!("cargo::rerun-if-changed={path}");
+            let inner = path.strip_prefix(folder).unwrap_or(&path).trim_start_matches('/');
+            // A template is named as it is included, the others as they are typed.
+            let name = if list == "TEMPLATES" { inner } else { inner.trim_end_matches(&format!(".{extension}")) };
+            let _ = writeln!(
+                code,
+                "    ({name:?}, include_str!(concat!(env!(\"CARGO_MANIFEST_DIR\"), {:?}))),",
+                format!("/{path}")
+            );
+        }
+        code.push_str("];\n");
+    }
+    fs::write(PathBuf::from(env::var("OUT_DIR").map_err(io::Error::other)?).join("embedded.rs"), code)
+}
+
+/// The files below `folder` as paths relative to `root`, with `/` as separator on every system.
+fn collect(root: &Path, folder: &Path, extension: &str, names: &mut Vec<String>) -> io::Result<()> {
+    let entries = match fs::read_dir(root.join(folder)) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    for entry in entries {
+        let entry = entry?;
+        let path = folder.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            println!("cargo::rerun-if-changed={}", path.display());
+            collect(root, &path, extension, names)?;
+        } else if path.extension().is_some_and(|found| found == extension) {
+            names.push(path.to_string_lossy().replace('\\', "/"));
+        }
+    }
+    Ok(())
+}

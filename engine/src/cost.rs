@@ -1,0 +1,354 @@
+//! The cost engine: what a step takes on a machine. It prices demand and never decides.
+//!
+//! Time of an operation is its roofline time over the achieved efficiency: `max(bytes / (bandwidth * e), flops / (rate *
+//! e))`. A step is a sum of operations (attention of each layer group, the linear layers, collectives, the policy's own
+//! work, fixed floors), and each operation's time goes to the booth that sets its pace. Everything is per instance: `tensor`
+//! accelerators that share one copy of the model.
+//!
+//! Within one batch only the kept tokens change from step to step, by a constant, and every operation is a maximum of
+//! functions that are linear in them. As long as the same branches win (`StepCost::regime`), step times are therefore an
+//! arithmetic progression, which lets the serving replay jump from event to event.
+
+mod plan;
+
+pub use plan::{BLOCK_TOKENS, Linear, Parallel, Plan, PlanGroup, plan};
+
+use crate::machine::FfnPool;
+
+/// Times and bytes by booth; times in nanoseconds, bytes summed over the accelerators of the instance.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct StepCost {
+    /// Moving KV.
+    pub kv_read: f64,
+    /// Streaming weights.
+    pub weight_read: f64,
+    /// Arithmetic, where it sets the pace.
+    pub compute: f64,
+    /// Collectives.
+    pub collective: f64,
+    /// The policy's own work.
+    pub policy: f64,
+    /// Exposed hop between attention and FFN accelerators.
+    pub link: f64,
+    /// Kernel floors and the host.
+    pub overhead: f64,
+    /// Time the arithmetic alone would take.
+    pub busy: f64,
+    /// KV read.
+    pub kv_read_bytes: f64,
+    /// KV written.
+    pub kv_written_bytes: f64,
+    /// Weights read from main memory.
+    pub weight_read_bytes: f64,
+    /// Weights read in the FFN pool.
+    pub pool_read_bytes: f64,
+    /// Bytes on the fabric between accelerators.
+    pub link_bytes: f64,
+    /// Bytes between attention and FFN accelerators, both ways.
+    pub hop_bytes: f64,
+    /// Arithmetic.
+    pub flops: f64,
+    /// Which branches won; equal regimes at two ends of a stretch mean linear step times between them.
+    pub regime: u64,
+}
+
+/// One engine step of an instance.
+#[derive(Debug, Clone, Copy)]
+pub struct Batch<'a> {
+    /// Requests that decode one token.
+    pub decode_requests: u64,
+    /// Kept tokens of those requests that the step attends to, one figure per plan group.
+    pub kept_tokens: &'a [u64],
+    /// Prompt tokens computed.
+    pub prefill_tokens: u64,
+    /// Requests whose prompt is completed (each needs one row of logits).
+    pub prefill_rows: u64,
+    /// Query-context pairs of the prefill, one figure per plan group.
+    pub prefill_pairs: &'a [f64],
+    /// Context tokens read by the prefill, one figure per plan group.
+    pub prefill_context: &'a [u64],
+    /// Prompt tokens that a selecting policy scores in this step.
+    pub scored_tokens: u64,
+}
+
+impl StepCost {
+    /// Duration of the step in nanoseconds.
+    pub fn total(&self) -> f64 {
+        self.kv_read + self.weight_read + self.compute + self.collective + self.policy + self.link + self.overhead
+    }
+
+    /// Time in which arithmetic waits for data, in nanoseconds.
+    pub fn waiting(&self) -> f64 {
+        (self.total() - self.busy - self.overhead - self.policy).max(0.0)
+    }
+
+    /// Name and time of each booth, in a fixed order.
+    pub fn booths(&self) -> [(&'static str, f64); 7] {
+        [
+            ("kv_read", self.kv_read),
+            ("weight_read", self.weight_read),
+            ("compute", self.compute),
+            ("collective", self.collective),
+            ("policy", self.policy),
+            ("link", self.link),
+            ("overhead", self.overhead),
+        ]
+    }
+
+    /// The largest booth; the first of equals.
+    pub fn bound_by(&self) -> &'static str {
+        let booths = self.booths();
+        booths.iter().fold(booths[0], |best, booth| if booth.1 > best.1 { *booth } else { best }).0
+    }
+
+    /// The same figures for a whole stretch: `steps` times their mean.
+    #[must_use]
+    pub fn stretched(first: &Self, last: &Self, steps: f64) -> Self {
+        let half = steps / 2.0;
+        let mean = |pick: fn(&Self) -> f64| (pick(first) + pick(last)) * half;
+        Self {
+            kv_read: mean(|cost| cost.kv_read),
+            weight_read: mean(|cost| cost.weight_read),
+            compute: mean(|cost| cost.compute),
+            collective: mean(|cost| cost.collective),
+            policy: mean(|cost| cost.policy),
+            link: mean(|cost| cost.link),
+            overhead: mean(|cost| cost.overhead),
+            busy: mean(|cost| cost.busy),
+            kv_read_bytes: mean(|cost| cost.kv_read_bytes),
+            kv_written_bytes: mean(|cost| cost.kv_written_bytes),
+            weight_read_bytes: mean(|cost| cost.weight_read_bytes),
+            pool_read_bytes: mean(|cost| cost.pool_read_bytes),
+            link_bytes: mean(|cost| cost.link_bytes),
+            hop_bytes: mean(|cost| cost.hop_bytes),
+            flops: mean(|cost| cost.flops),
+            regime: first.regime,
+        }
+    }
+
+    /// Notes which of two times won and returns the larger.
+    fn race(&mut self, memory: f64, arithmetic: f64) -> f64 {
+        self.regime = self.regime.rotate_left(1) ^ u64::from(arithmetic > memory);
+        memory.max(arithmetic)
+    }
+}
+
+/// Prices one step.
+pub fn price(plan: &Plan, batch: &Batch<'_>) -> StepCost {
+    let mut cost = StepCost { overhead: plan.step_overhead_ns, ..StepCost::default() };
+    match &plan.ffn_pool {
+        Some(pool) if batch.decode_requests > 0 => {
+            disaggregated_decode(plan, pool, batch, &mut cost);
+            if batch.prefill_tokens > 0 {
+                linear(plan, batch.prefill_tokens, batch.prefill_rows, &mut cost);
+                collectives(plan, batch.prefill_tokens, &mut cost);
+            }
+        }
+        _ => {
+            linear(plan, batch.decode_requests + batch.prefill_tokens, batch.decode_requests + batch.prefill_rows, &mut cost);
+            collectives(plan, batch.decode_requests + batch.prefill_tokens, &mut cost);
+            if batch.decode_requests > 0 {
+                for (group, &kept) in plan.groups.iter().zip(batch.kept_tokens) {
+                    decode_attention(plan, group, kept as f64, 1.0, &mut cost);
+                }
+            }
+        }
+    }
+    if batch.prefill_tokens > 0 {
+        prefill_attention(plan, batch, &mut cost);
+    }
+    policy_work(plan, batch, &mut cost);
+    written(plan, batch, &mut cost);
+    cost
+}
+
+/// Decode attention of one layer group over `kept` tokens, in `passes` launches per layer.
+fn decode_attention(plan: &Plan, group: &PlanGroup, kept: f64, passes: f64, cost: &mut StepCost) {
+    let bytes = kept * group.token_bytes_per_accelerator;
+    let flops = kept * group.pair_flops;
+    let memory = bytes / group.kv_bytes_per_ns;
+    let arithmetic = flops / plan.attention_flops_per_ns;
+    let time = cost.race(memory, arithmetic);
+    if arithmetic > memory {
+        cost.compute += time;
+    } else {
+        cost.kv_read += time;
+    }
+    cost.busy += arithmetic;
+    cost.overhead += passes * group.layers * plan.attention_floor_ns;
+    cost.kv_read_bytes += bytes * plan.tensor;
+    cost.flops += flops * plan.tensor;
+}
+
+/// The linear layers and the output projection for `tokens` tokens, of which `rows` need logits.
+fn linear(plan: &Plan, tokens: u64, rows: u64, cost: &mut StepCost) {
+    let tokens = tokens as f64;
+    for part in &plan.linear {
+        let weights = part.attention_bytes + part.dense_bytes + part.expert_bytes * part.touched(tokens);
+        weigh(plan, weights * part.layers, part.layers * tokens * (part.attention_flops + part.ffn_flops), cost);
+        cost.overhead += part.layers * plan.layer_floor_ns;
+    }
+    if rows > 0 {
+        weigh(plan, plan.head_bytes, plan.head_flops * rows as f64, cost);
+    }
+}
+
+/// One matrix product: bytes of weights per accelerator against arithmetic per accelerator.
+fn weigh(plan: &Plan, bytes: f64, flops: f64, cost: &mut StepCost) {
+    let memory = bytes / plan.weight_bytes_per_ns;
+    let arithmetic = flops / plan.linear_flops_per_ns;
+    let time = cost.race(memory, arithmetic);
+    if arithmetic > memory {
+        cost.compute += time;
+    } else {
+        cost.weight_read += time;
+    }
+    cost.busy += arithmetic;
+    cost.weight_read_bytes += bytes * plan.tensor;
+    cost.flops += flops * plan.tensor;
+}
+
+/// Two all-reduces of the residual stream per layer (after attention and after the FFN), as a ring moves them.
+fn collectives(plan: &Plan, tokens: u64, cost: &mut StepCost) {
+    if plan.tensor > 1.0 {
+        all_reduce(plan, 2.0 * plan.layers, tokens as f64, cost);
+    }
+}
+
+fn all_reduce(plan: &Plan, count: f64, tokens: f64, cost: &mut StepCost) {
+    let bytes = count * tokens * plan.residual_bytes * 2.0 * (plan.tensor - 1.0) / plan.tensor;
+    cost.collective += count * plan.collective_latency_ns + bytes / plan.collective_bytes_per_ns;
+    cost.link_bytes += bytes * plan.tensor;
+}
+
+/// Prefill attention: the pairs set the arithmetic, the context is read once per chunk.
+fn prefill_attention(plan: &Plan, batch: &Batch<'_>, cost: &mut StepCost) {
+    let figures = batch.prefill_pairs.iter().zip(batch.prefill_context);
+    for (group, (&pairs, &context)) in plan.groups.iter().zip(figures) {
+        let bytes = context as f64 * group.token_bytes_per_accelerator;
+        let flops = pairs * group.prefill_pair_flops;
+        let memory = bytes / group.kv_bytes_per_ns;
+        let arithmetic = flops / plan.attention_flops_per_ns;
+        let time = cost.race(memory, arithmetic);
+        if arithmetic > memory {
+            cost.compute += time;
+        } else {
+            cost.kv_read += time;
+        }
+        cost.busy += arithmetic;
+        cost.overhead += group.layers * plan.attention_floor_ns;
+        cost.kv_read_bytes += bytes * plan.tensor;
+        cost.flops += flops * plan.tensor;
+    }
+}
+
+/// Dequantization of what is read, quantization of what is written, scoring of what is selected.
+fn policy_work(plan: &Plan, batch: &Batch<'_>, cost: &mut StepCost) {
+    let tokens = (batch.decode_requests + batch.prefill_tokens) as f64;
+    let figures = batch.kept_tokens.iter().zip(batch.prefill_context);
+    for (group, (&kept, &context)) in plan.groups.iter().zip(figures) {
+        let vector = (kept + context) as f64 * group.read_flops + tokens * group.write_flops;
+        let scoring = batch.scored_tokens as f64 * group.score_flops;
+        cost.policy += vector / plan.vector_flops_per_ns + scoring / plan.attention_flops_per_ns;
+        cost.flops += (vector + scoring) * plan.tensor;
+    }
+}
+
+/// KV of the new tokens, written at the bandwidth of streaming.
+fn written(plan: &Plan, batch: &Batch<'_>, cost: &mut StepCost) {
+    let tokens = (batch.decode_requests + batch.prefill_tokens) as f64;
+    let bytes: f64 = plan.groups.iter().map(|group| tokens * group.token_bytes_per_accelerator).sum();
+    cost.kv_read += bytes / plan.weight_bytes_per_ns;
+    cost.kv_written_bytes += bytes * plan.tensor;
+}
+
+/// Micro-batches that are tried; more only add launches and weight reads.
+const MICRO_BATCHES: [f64; 4] = [1.0, 2.0, 3.0, 4.0];
+
+/// Decoding with attention here and the FFN on another pool: per layer and micro-batch `a` (attention side), `f` (FFN,
+/// weights read again for each micro-batch) and `c` (the hop, one way, full duplex), and layer time `max(m * max(a, f, c),
+/// a + f + 2c)`. The engine takes the number of micro-batches that is fastest.
+fn disaggregated_decode(plan: &Plan, pool: &Pool, batch: &Batch<'_>, cost: &mut StepCost) {
+    let mut best: Option<(StepCost, f64)> = None;
+    for (index, &micro) in MICRO_BATCHES.iter().enumerate() {
+        if micro > batch.decode_requests as f64 {
+            break;
+        }
+        let mut tried = StepCost { regime: index as u64, ..StepCost::default() };
+        micro_batched(plan, pool, batch, micro, &mut tried);
+        let total = tried.total();
+        if best.is_none_or(|(_, shortest)| total < shortest) {
+            best = Some((tried, total));
+        }
+    }
+    if let Some((tried, _)) = best {
+        *cost = StepCost { overhead: cost.overhead + tried.overhead, ..tried };
+    }
+    weigh(plan, plan.head_bytes, plan.head_flops * batch.decode_requests as f64, cost);
+}
+
+fn micro_batched(plan: &Plan, pool: &Pool, batch: &Batch<'_>, micro: f64, cost: &mut StepCost) {
+    let tokens = batch.decode_requests as f64;
+    // The attention side of all layers and micro-batches together.
+    for part in &plan.linear {
+        let flops = part.layers * tokens * part.attention_flops;
+        weigh(plan, micro * part.layers * part.attention_bytes, flops, cost);
+        cost.overhead += micro * part.layers * plan.layer_floor_ns;
+    }
+    for (group, &kept) in plan.groups.iter().zip(batch.kept_tokens) {
+        decode_attention(plan, group, kept as f64, micro, cost);
+    }
+    if plan.tensor > 1.0 {
+        all_reduce(plan, micro * plan.layers, tokens / micro, cost);
+    }
+    let attention = cost.total() / (plan.layers * micro);
+    let hop = pool.link_latency_ns + tokens / micro * pool.hop_bytes / pool.link_bytes_per_ns;
+    let mut exposed = 0.0;
+    for part in &plan.linear {
+        let per_micro = tokens / micro;
+        let bytes = (part.dense_params + part.expert_params * part.touched(per_micro)) * pool.weight_bytes;
+        let memory = bytes / pool.memory_bytes_per_ns;
+        let arithmetic = per_micro * part.ffn_flops * plan.tensor / pool.flops_per_ns;
+        let ffn = cost.race(memory, arithmetic);
+        let paced = micro * attention.max(ffn).max(hop);
+        let chained = attention + ffn + 2.0 * hop;
+        let layer = cost.race(paced, chained);
+        cost.race(attention.max(hop), ffn);
+        cost.race(attention, hop);
+        let rest = part.layers * (layer - micro * attention).max(0.0);
+        let hops = 2.0 * hop / (ffn + 2.0 * hop);
+        exposed += rest * hops;
+        if arithmetic > memory {
+            cost.compute += rest * (1.0 - hops);
+        } else {
+            cost.weight_read += rest * (1.0 - hops);
+        }
+        cost.busy += micro * part.layers * arithmetic;
+        cost.pool_read_bytes += micro * part.layers * bytes;
+        cost.flops += part.layers * tokens * part.ffn_flops * plan.tensor;
+        cost.hop_bytes += part.layers * tokens * 2.0 * pool.hop_bytes * plan.tensor;
+    }
+    cost.link += exposed;
+}
+
+/// A pool of FFN accelerators as planned.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pool {
+    /// Bandwidth of all chips together, bytes per nanosecond.
+    pub memory_bytes_per_ns: f64,
+    /// Arithmetic of all chips together, flops per nanosecond.
+    pub flops_per_ns: f64,
+    /// Bytes per weight.
+    pub weight_bytes: f64,
+    /// Link of one attention accelerator, one way, bytes per nanosecond.
+    pub link_bytes_per_ns: f64,
+    /// Latency of the hop, one way.
+    pub link_latency_ns: f64,
+    /// Bytes of one token's residual that one attention accelerator sends, one way.
+    pub hop_bytes: f64,
+    /// The chips as described.
+    pub chips: FfnPool,
+}
+
+#[cfg(test)]
+mod tests;

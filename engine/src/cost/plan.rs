@@ -1,0 +1,328 @@
+//! A scenario as the cost engine sees it: everything that does not change from step to step, per accelerator.
+
+use super::Pool;
+use crate::error::{Error, Result};
+use crate::machine::{Accelerator, Machine};
+use crate::model::{Attention, Certainty, Model, WeightDtype};
+use crate::policy::{Group, Shape};
+
+/// Tokens of one KV block of the engine (vLLM's default).
+pub const BLOCK_TOKENS: u32 = 16;
+
+/// Share of the peak rate outside the tensor units that dequantization reaches. Assumed: unpacking, table look-ups and
+/// scaling are several instructions per element. At 0.1 a 4-bit TurboQuant decode kernel on an H200 comes out about as
+/// fast as a bf16 one, the upper end of what an independent study of vLLM found (66 to 80% of bf16 throughput, POLICIES
+/// 3.6).
+const VECTOR_EFFICIENCY: f64 = 0.1;
+
+/// How one copy of the model is spread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Parallel {
+    /// Accelerators that share one copy (tensor parallelism).
+    pub tensor: u32,
+    /// Copies.
+    pub instances: u32,
+}
+
+/// A layer group of the policy's shape, priced per accelerator and summed over its layers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PlanGroup {
+    /// As the policy shapes it.
+    pub group: Group,
+    /// Number of layers.
+    pub layers: f64,
+    /// KV bytes of one kept token that one accelerator holds, all layers.
+    pub token_bytes_per_accelerator: f64,
+    /// KV bytes of one kept token on all accelerators of the instance, replicas included, all layers.
+    pub token_bytes: u64,
+    /// Arithmetic of one query with one kept token per accelerator, all layers, decode.
+    pub pair_flops: f64,
+    /// The same in prefill.
+    pub prefill_pair_flops: f64,
+    /// Achieved KV bandwidth of one accelerator.
+    pub kv_bytes_per_ns: f64,
+    /// Dequantization per kept token per accelerator, all layers.
+    pub read_flops: f64,
+    /// Quantization per written token per accelerator, all layers.
+    pub write_flops: f64,
+    /// Scoring per prompt token per accelerator, all layers.
+    pub score_flops: f64,
+}
+
+/// The linear layers of one model group, per accelerator and layer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Linear {
+    /// Number of layers.
+    pub layers: f64,
+    /// Bytes of the attention projections.
+    pub attention_bytes: f64,
+    /// Bytes of the dense part of the FFN.
+    pub dense_bytes: f64,
+    /// Bytes of one routed expert.
+    pub expert_bytes: f64,
+    /// Parameters of the dense part of the FFN, unsharded.
+    pub dense_params: f64,
+    /// Parameters of one routed expert, unsharded.
+    pub expert_params: f64,
+    /// Routed experts.
+    pub experts: f64,
+    /// Routed experts per token.
+    pub active_experts: f64,
+    /// Arithmetic of the projections per token.
+    pub attention_flops: f64,
+    /// Arithmetic of the FFN per token.
+    pub ffn_flops: f64,
+}
+
+/// Everything about a scenario that does not change from step to step; times in nanoseconds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    /// Attention by layer group.
+    pub groups: Vec<PlanGroup>,
+    /// Linear layers by model group.
+    pub linear: Vec<Linear>,
+    /// Accelerators of the instance.
+    pub tensor: f64,
+    /// Layers of the model.
+    pub layers: f64,
+    /// Bytes of the output projection per accelerator.
+    pub head_bytes: f64,
+    /// Its arithmetic per row and accelerator.
+    pub head_flops: f64,
+    /// Bytes of one token's residual stream.
+    pub residual_bytes: f64,
+    /// Achieved weight bandwidth of one accelerator.
+    pub weight_bytes_per_ns: f64,
+    /// Achieved arithmetic of the linear layers.
+    pub linear_flops_per_ns: f64,
+    /// Achieved arithmetic of attention.
+    pub attention_flops_per_ns: f64,
+    /// Achieved arithmetic outside the tensor units.
+    pub vector_flops_per_ns: f64,
+    /// Achieved bandwidth of collectives.
+    pub collective_bytes_per_ns: f64,
+    /// Fixed time of a collective.
+    pub collective_latency_ns: f64,
+    /// Fixed time of an attention kernel.
+    pub attention_floor_ns: f64,
+    /// Fixed time of a layer's other kernels.
+    pub layer_floor_ns: f64,
+    /// Fixed time of a step.
+    pub step_overhead_ns: f64,
+    /// FFN accelerators, if apart.
+    pub ffn_pool: Option<Pool>,
+    /// Bytes of weights of the instance, all accelerators.
+    pub weight_bytes: f64,
+    /// KV bytes that fit in the instance, all accelerators.
+    pub capacity_bytes: u64,
+    /// Whether a request that drops part of its prompt leaves blocks that others can use.
+    pub eviction_is_private: bool,
+    /// The least certain input.
+    pub certainty: Certainty,
+}
+
+impl Linear {
+    /// Experts that `tokens` tokens touch when each picks its experts at random: `E * (1 - (1 - k/E)^tokens)`.
+    pub fn touched(&self, tokens: f64) -> f64 {
+        if self.experts == 0.0 {
+            return 0.0;
+        }
+        self.experts * (1.0 - (1.0 - self.active_experts / self.experts).powf(tokens))
+    }
+}
+
+impl Plan {
+    /// Bytes that a request holds of each group for so many kept tokens, in whole blocks.
+    pub fn block_bytes(&self, group: usize) -> u64 {
+        u64::from(BLOCK_TOKENS) * self.groups[group].token_bytes
+    }
+
+    /// Bytes that one more token adds to a long context.
+    pub fn growing_bytes(&self) -> u64 {
+        self.groups.iter().filter(|group| group.group.keep.total.is_none()).map(|group| group.token_bytes).sum()
+    }
+
+    /// KV bytes of a request with this prompt and context, in whole blocks; `selected` once the prompt is pruned.
+    pub fn footprint(&self, prompt: u32, context: u32, selected: bool) -> u64 {
+        let held = self.groups.iter().enumerate().map(|(at, group)| {
+            let keep = group.group.keep;
+            let tokens = if selected { keep.tokens(prompt, context) } else { keep.total.map_or(context, |cap| cap.min(context)) };
+            u64::from(tokens.div_ceil(BLOCK_TOKENS)) * self.block_bytes(at)
+        });
+        held.sum()
+    }
+
+    /// Whether a prompt of this length loses tokens to the policy's prompt budget.
+    pub fn drops_of(&self, prompt: u32) -> bool {
+        self.groups.iter().any(|group| group.group.keep.drops_of(prompt))
+    }
+
+    /// Whether blocks of a request with this prompt can be shared with others.
+    pub fn shares(&self, prompt: u32) -> bool {
+        let windowed = |group: &PlanGroup| {
+            group.group.keep.total.is_some() && !matches!(group.group.kv.attention, Attention::Sliding { .. })
+        };
+        !self.eviction_is_private || !(self.drops_of(prompt) || self.groups.iter().any(windowed))
+    }
+}
+
+/// Plans a scenario.
+///
+/// # Errors
+/// Weights that do not fit, a number format the part lacks, more accelerators than the scale-up domain has, an FFN pool
+/// without its link.
+pub fn plan(model: &Model, shape: &Shape, machine: &Machine, dtype: WeightDtype, parallel: Parallel) -> Result<Plan> {
+    let (accelerator, efficiency) = (&machine.accelerator, &machine.efficiency);
+    if parallel.tensor == 0 || parallel.instances == 0 {
+        return Err(Error::usage("expected at least one accelerator and one instance, found 0"));
+    }
+    if parallel.tensor > accelerator.scale_up_domain {
+        return Err(Error::run(format!(
+            "`{}` joins {} accelerators in one scale-up domain, found tensor parallelism over {}",
+            machine.name, accelerator.scale_up_domain, parallel.tensor
+        ))
+        .hint(format!("use `tensor_parallel = {}` or fewer, with more instances", accelerator.scale_up_domain)));
+    }
+    let tensor = f64::from(parallel.tensor);
+    let per_ns = |rate: f64| rate / 1e9;
+    let (peak, matmul) = linear_rate(accelerator, efficiency, dtype);
+    let bf16 = accelerator.bf16_flops.value * efficiency.matmul_bf16.value;
+    let bandwidth = accelerator.memory_bytes_per_s.value;
+    let groups = shape.groups.iter().map(|group| plan_group(group, machine, parallel.tensor)).collect();
+    let weight_bytes = model.params() * dtype.bytes();
+    Ok(Plan {
+        groups,
+        linear: model.groups.iter().map(|group| plan_linear(group, dtype, tensor)).collect(),
+        tensor,
+        layers: model.groups.iter().map(|group| f64::from(group.layers)).sum(),
+        head_bytes: model.head_params * dtype.bytes() / tensor,
+        head_flops: 2.0 * model.head_params / tensor,
+        residual_bytes: 2.0 * f64::from(model.hidden),
+        weight_bytes_per_ns: per_ns(bandwidth * efficiency.weight_read.value),
+        linear_flops_per_ns: per_ns(peak * matmul),
+        attention_flops_per_ns: per_ns(bf16),
+        vector_flops_per_ns: per_ns(accelerator.vector_flops.value * VECTOR_EFFICIENCY),
+        collective_bytes_per_ns: per_ns(accelerator.scale_up_bytes_per_s.value * efficiency.all_reduce.value),
+        collective_latency_ns: accelerator.scale_up_latency_ns.value,
+        attention_floor_ns: efficiency.attention_floor_ns.value,
+        layer_floor_ns: efficiency.layer_floor_ns.value,
+        step_overhead_ns: efficiency.step_overhead_ns.value,
+        ffn_pool: plan_pool(model, machine, tensor)?,
+        weight_bytes,
+        capacity_bytes: capacity(machine, weight_bytes, tensor)?,
+        eviction_is_private: shape.eviction_is_private,
+        certainty: certainty(model, machine),
+    })
+}
+
+fn linear_rate(accelerator: &Accelerator, efficiency: &crate::machine::Efficiency, dtype: WeightDtype) -> (f64, f64) {
+    let bf16 = (accelerator.bf16_flops.value, efficiency.matmul_bf16.value);
+    let eight = accelerator.fp8_flops.as_ref().map(|rate| (rate.value, efficiency.matmul_fp8.value));
+    let four = accelerator.fp4_flops.as_ref().map(|rate| (rate.value, efficiency.matmul_fp8.value));
+    match dtype {
+        WeightDtype::Bf16 => bf16,
+        // A part without the format computes in the next wider one; the weights are still read in theirs.
+        WeightDtype::Fp8 => eight.unwrap_or(bf16),
+        WeightDtype::Nvfp4 => four.or(eight).unwrap_or(bf16),
+    }
+}
+
+fn plan_group(group: &Group, machine: &Machine, tensor: u32) -> PlanGroup {
+    let (kv, layers) = (&group.kv, f64::from(group.layers));
+    // With fewer KV heads than accelerators each head is replicated; MLA has one latent for all.
+    let heads = kv.kv_heads.div_ceil(tensor);
+    let head_bytes = group.token_bytes / u64::from(kv.kv_heads.max(1));
+    let per_accelerator = u64::from(group.layers) * head_bytes * u64::from(heads);
+    let query_share = f64::from(kv.query_heads.div_ceil(tensor)) / f64::from(kv.query_heads.max(1));
+    let efficiency =
+        if group.is_16bit { &machine.efficiency.kv_read_16bit } else { &machine.efficiency.kv_read_8bit };
+    let head_share = f64::from(heads) / f64::from(kv.kv_heads.max(1));
+    PlanGroup {
+        layers,
+        token_bytes_per_accelerator: per_accelerator as f64,
+        token_bytes: per_accelerator * u64::from(tensor),
+        pair_flops: 2.0 * kv.macs_per_pair * layers * query_share,
+        prefill_pair_flops: 2.0 * kv.prefill_macs_per_pair * layers * query_share,
+        kv_bytes_per_ns: machine.accelerator.memory_bytes_per_s.value * efficiency.value / 1e9,
+        read_flops: group.read_flops * layers * head_share,
+        write_flops: group.write_flops * layers * head_share,
+        score_flops: group.score_flops * layers * query_share,
+        group: group.clone(),
+    }
+}
+
+fn plan_linear(group: &crate::model::LayerGroup, dtype: WeightDtype, tensor: f64) -> Linear {
+    let share = dtype.bytes() / tensor;
+    Linear {
+        layers: f64::from(group.layers),
+        attention_bytes: group.attention_params * share,
+        dense_bytes: group.ffn.dense_params * share,
+        expert_bytes: group.ffn.expert_params * share,
+        dense_params: group.ffn.dense_params,
+        expert_params: group.ffn.expert_params,
+        experts: f64::from(group.ffn.experts),
+        active_experts: f64::from(group.ffn.active_experts),
+        attention_flops: 2.0 * group.attention_params / tensor,
+        ffn_flops: 2.0 * group.ffn.active_params() / tensor,
+    }
+}
+
+/// The FFN pool holds the FFN weights in FP8, its only published format.
+fn plan_pool(model: &Model, machine: &Machine, tensor: f64) -> Result<Option<Pool>> {
+    let Some(pool) = &machine.ffn_pool else { return Ok(None) };
+    let (Some(bandwidth), Some(latency)) = (&pool.link_bytes_per_s, &pool.link_latency_ns) else {
+        return Err(Error::usage(format!(
+            "`{}` needs the link between its attention and FFN accelerators, which is not published",
+            machine.name
+        ))
+        .hint(format!("assume one: `{}*link_bytes_per_s=200GB/s*link_latency_ns=2us`", machine.preset)));
+    };
+    let params: f64 = model.groups.iter().map(|group| f64::from(group.layers) * group.ffn.params()).sum();
+    let weight_bytes = WeightDtype::Fp8.bytes();
+    let (needed, room) = (params * weight_bytes, pool.chips.value * pool.memory_bytes.value);
+    if needed > room {
+        let chips = (needed / pool.memory_bytes.value).ceil();
+        return Err(Error::run(format!(
+            "the FFN weights of `{}` take {} in FP8, found {} on {} chips",
+            model.name,
+            crate::unit::show_bytes(needed),
+            crate::unit::show_bytes(room),
+            pool.chips.value
+        ))
+        .hint(format!("use at least {chips} chips, or a smaller model")));
+    }
+    Ok(Some(Pool {
+        memory_bytes_per_ns: pool.chips.value * pool.memory_bytes_per_s.value / 1e9,
+        flops_per_ns: pool.chips.value * pool.fp8_flops.value / 1e9,
+        weight_bytes,
+        link_bytes_per_ns: bandwidth.value / 1e9,
+        link_latency_ns: latency.value,
+        hop_bytes: 2.0 * f64::from(model.hidden) / tensor,
+        chips: pool.clone(),
+    }))
+}
+
+/// KV memory = usable - weights - reserve, over all accelerators of the instance.
+fn capacity(machine: &Machine, weight_bytes: f64, tensor: f64) -> Result<u64> {
+    let (accelerator, efficiency) = (&machine.accelerator, &machine.efficiency);
+    let usable = accelerator.memory_bytes.value * efficiency.usable_memory_ratio.value - efficiency.reserve_bytes.value;
+    let left = usable * tensor - weight_bytes;
+    if left <= 0.0 {
+        return Err(Error::run(format!(
+            "the weights take {} and {} accelerators of `{}` offer {}",
+            crate::unit::show_bytes(weight_bytes),
+            tensor,
+            machine.name,
+            crate::unit::show_bytes(usable.max(0.0) * tensor)
+        ))
+        .hint("use more accelerators per instance or a smaller weight format"));
+    }
+    Ok(left as u64)
+}
+
+fn certainty(model: &Model, machine: &Machine) -> Certainty {
+    let parameters = crate::machine::parameters(machine);
+    // The vector efficiency and the host overhead are assumptions, so nothing priced here is better than assumed unless a
+    // measured surface replaces the closed form.
+    parameters.iter().map(|parameter| parameter.certainty).fold(model.certainty, Certainty::min)
+}

@@ -1,0 +1,226 @@
+//! What a machine can do: arithmetic, memories, links. Every number has a unit, a source and a certainty.
+//!
+//! A machine is a TOML file, most often a preset, and may be varied where it is named: `gb300*memory_bytes_per_s=2`.
+//! The unit of a number is in its name (`_bytes`, `_ns`), and what is in neither is a ratio.
+
+mod parse;
+mod quantity;
+mod vary;
+
+#[cfg(test)]
+mod tests;
+
+pub use parse::parse;
+pub(crate) use parse::{Number, Sources, sourced};
+use quantity::Quantity;
+pub use vary::resolve;
+
+use crate::model::Certainty;
+
+/// A number with its origin.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sourced {
+    /// The value in the base unit of its field.
+    pub value: f64,
+    /// Where it comes from, in full.
+    pub source: String,
+    /// How well it is known.
+    pub certainty: Certainty,
+}
+
+/// One kind of accelerator with the memory beside it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Accelerator {
+    /// Dense arithmetic in bf16, flops per second.
+    pub bf16_flops: Sourced,
+    /// Dense arithmetic in fp8; null where the part has none (then bf16 serves).
+    pub fp8_flops: Option<Sourced>,
+    /// Dense arithmetic in fp4.
+    pub fp4_flops: Option<Sourced>,
+    /// Arithmetic outside the tensor units (fp32), flops per second: dequantization, scoring.
+    pub vector_flops: Sourced,
+    /// Main memory (HBM) that software can use, bytes.
+    pub memory_bytes: Sourced,
+    /// Peak read bandwidth of main memory, bytes per second.
+    pub memory_bytes_per_s: Sourced,
+    /// Links to the other accelerators of the scale-up domain, bytes per second and direction.
+    pub scale_up_bytes_per_s: Sourced,
+    /// Fixed time of one collective over those links, nanoseconds.
+    pub scale_up_latency_ns: Sourced,
+    /// Accelerators in the scale-up domain.
+    pub scale_up_domain: u32,
+}
+
+/// What of the peaks is achieved (closed form; a measured surface replaces it where there is one), and fixed times.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Efficiency {
+    /// Share of peak bandwidth reached by decode attention with 16-bit KV.
+    pub kv_read_16bit: Sourced,
+    /// The same with KV of 8 bits or fewer.
+    pub kv_read_8bit: Sourced,
+    /// Share of peak bandwidth reached when weights are streamed.
+    pub weight_read: Sourced,
+    /// Share of peak arithmetic reached by large bf16 matrix products and prefill attention.
+    pub matmul_bf16: Sourced,
+    /// The same in fp8 (and fp4).
+    pub matmul_fp8: Sourced,
+    /// Share of peak link bandwidth reached by an all-reduce.
+    pub all_reduce: Sourced,
+    /// Fixed time of one layer's attention kernel, nanoseconds.
+    pub attention_floor_ns: Sourced,
+    /// Fixed time of one layer's other kernels, nanoseconds.
+    pub layer_floor_ns: Sourced,
+    /// Fixed time of an engine step on the host that the accelerator waits for, nanoseconds.
+    pub step_overhead_ns: Sourced,
+    /// Share of memory that the engine may use (vLLM: `gpu_memory_utilization`).
+    pub usable_memory_ratio: Sourced,
+    /// Memory for activations, graphs and the runtime on each accelerator, bytes.
+    pub reserve_bytes: Sourced,
+}
+
+/// Separate accelerators for the feed-forward layers while decoding (attention/FFN disaggregation).
+#[derive(Debug, Clone, PartialEq)]
+pub struct FfnPool {
+    /// Chips that serve one instance.
+    pub chips: Sourced,
+    /// Arithmetic of one chip in fp8, flops per second.
+    pub fp8_flops: Sourced,
+    /// Memory of one chip for weights, bytes.
+    pub memory_bytes: Sourced,
+    /// Peak bandwidth of that memory, bytes per second.
+    pub memory_bytes_per_s: Sourced,
+    /// Bandwidth of the hop from each attention accelerator, one way, bytes per second; a required input where
+    /// unpublished.
+    pub link_bytes_per_s: Option<Sourced>,
+    /// Latency of the hop, one way, nanoseconds; a required input where unpublished.
+    pub link_latency_ns: Option<Sourced>,
+}
+
+/// A machine.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Machine {
+    /// What the user typed, variations included: `gb300*memory_bytes_per_s=2`.
+    pub name: String,
+    /// Name of the preset without variations; prices are looked up under it.
+    pub preset: String,
+    /// Its published name.
+    pub title: String,
+    /// The accelerator that holds the KV and attends.
+    pub accelerator: Accelerator,
+    /// Efficiencies and fixed times.
+    pub efficiency: Efficiency,
+    /// Accelerators for the FFN, if apart.
+    pub ffn_pool: Option<FfnPool>,
+}
+
+/// One number of a machine, as the table `machines` shows it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Parameter {
+    /// Its name, which a variation may use.
+    pub name: &'static str,
+    /// Its value in the unit.
+    pub value: f64,
+    /// The unit: `flops/s`, `bytes`, `bytes/s`, `ns`, `ratio`, `chips` or `accelerators`.
+    pub unit: &'static str,
+    /// Where it comes from.
+    pub source: String,
+    /// How well it is known.
+    pub certainty: Certainty,
+}
+
+/// Where a parameter is kept.
+enum Slot<'a> {
+    Known(&'a mut Sourced),
+    /// Null where nobody has published it.
+    Unpublished(&'a mut Option<Sourced>),
+}
+
+/// Parameters of the separate FFN accelerators; a machine without them has none of these.
+const POOL_PARAMETERS: [&str; 6] =
+    ["ffn_chips", "ffn_fp8_flops", "ffn_memory_bytes", "ffn_memory_bytes_per_s", "link_bytes_per_s", "link_latency_ns"];
+
+/// All parameters in the order in which they are shown. This is the one list that variation, scaling and display share.
+fn slots(machine: &mut Machine) -> Vec<(&'static str, Slot<'_>)> {
+    let accelerator = &mut machine.accelerator;
+    let efficiency = &mut machine.efficiency;
+    let mut slots = vec![
+        ("bf16_flops", Slot::Known(&mut accelerator.bf16_flops)),
+        ("fp8_flops", Slot::Unpublished(&mut accelerator.fp8_flops)),
+        ("fp4_flops", Slot::Unpublished(&mut accelerator.fp4_flops)),
+        ("vector_flops", Slot::Known(&mut accelerator.vector_flops)),
+        ("memory_bytes", Slot::Known(&mut accelerator.memory_bytes)),
+        ("memory_bytes_per_s", Slot::Known(&mut accelerator.memory_bytes_per_s)),
+        ("scale_up_bytes_per_s", Slot::Known(&mut accelerator.scale_up_bytes_per_s)),
+        ("scale_up_latency_ns", Slot::Known(&mut accelerator.scale_up_latency_ns)),
+        ("kv_read_16bit", Slot::Known(&mut efficiency.kv_read_16bit)),
+        ("kv_read_8bit", Slot::Known(&mut efficiency.kv_read_8bit)),
+        ("weight_read", Slot::Known(&mut efficiency.weight_read)),
+        ("matmul_bf16", Slot::Known(&mut efficiency.matmul_bf16)),
+        ("matmul_fp8", Slot::Known(&mut efficiency.matmul_fp8)),
+        ("all_reduce", Slot::Known(&mut efficiency.all_reduce)),
+        ("attention_floor_ns", Slot::Known(&mut efficiency.attention_floor_ns)),
+        ("layer_floor_ns", Slot::Known(&mut efficiency.layer_floor_ns)),
+        ("step_overhead_ns", Slot::Known(&mut efficiency.step_overhead_ns)),
+        ("usable_memory_ratio", Slot::Known(&mut efficiency.usable_memory_ratio)),
+        ("reserve_bytes", Slot::Known(&mut efficiency.reserve_bytes)),
+    ];
+    if let Some(pool) = &mut machine.ffn_pool {
+        let [chips, flops, memory, memory_rate, link_rate, link_latency] = POOL_PARAMETERS;
+        slots.push((chips, Slot::Known(&mut pool.chips)));
+        slots.push((flops, Slot::Known(&mut pool.fp8_flops)));
+        slots.push((memory, Slot::Known(&mut pool.memory_bytes)));
+        slots.push((memory_rate, Slot::Known(&mut pool.memory_bytes_per_s)));
+        slots.push((link_rate, Slot::Unpublished(&mut pool.link_bytes_per_s)));
+        slots.push((link_latency, Slot::Unpublished(&mut pool.link_latency_ns)));
+    }
+    slots
+}
+
+/// Every number that is known of the machine, always in the same order.
+pub fn parameters(machine: &Machine) -> Vec<Parameter> {
+    let mut copy = machine.clone();
+    let mut parameters = Vec::new();
+    for (name, slot) in slots(&mut copy) {
+        let known = match slot {
+            Slot::Known(known) => Some(&*known),
+            Slot::Unpublished(known) => known.as_ref(),
+        };
+        if let Some(Sourced { value, source, certainty }) = known {
+            let (unit, source) = (Quantity::of(name).symbol(), source.clone());
+            parameters.push(Parameter { name, value: *value, unit, source, certainty: *certainty });
+        }
+        // The size of the domain has no origin of its own: it is part of what the machine is.
+        if name == "scale_up_latency_ns" {
+            parameters.push(Parameter {
+                name: "scale_up_domain",
+                value: f64::from(machine.accelerator.scale_up_domain),
+                unit: "accelerators",
+                source: format!("definition of {}", machine.title),
+                certainty: machine.accelerator.scale_up_bytes_per_s.certainty.min(Certainty::Published),
+            });
+        }
+    }
+    parameters
+}
+
+/// The machine with all rates and all fixed times scaled; capacities and efficiencies stay as they are. Laws of the
+/// cost engine are tested with it: twice the rates and half the times halve every cost.
+#[must_use]
+pub fn scaled(machine: &Machine, rate_factor: f64, latency_factor: f64) -> Machine {
+    let mut scaled = machine.clone();
+    for (name, slot) in slots(&mut scaled) {
+        let factor = match Quantity::of(name) {
+            Quantity::Flops | Quantity::Bandwidth => rate_factor,
+            Quantity::Time => latency_factor,
+            _ => continue,
+        };
+        let known = match slot {
+            Slot::Known(known) => Some(known),
+            Slot::Unpublished(known) => known.as_mut(),
+        };
+        if let Some(known) = known {
+            known.value *= factor;
+        }
+    }
+    scaled
+}

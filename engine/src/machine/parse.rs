@@ -1,0 +1,152 @@
+//! Reads a machine file.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::{Accelerator, Efficiency, FfnPool, Machine, Quantity, Sourced};
+use crate::error::{Error, Result, unknown};
+use crate::model::{Certainty, from_toml, located, name_of};
+
+/// The table `[sources]`: short keys and the texts that they stand for.
+pub(crate) type Sources = BTreeMap<String, String>;
+
+/// `{ value = "4.8TB/s", source = "key of [sources]", certainty = "published" }`
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Number {
+    value: Spanned<toml::Value>,
+    source: Spanned<String>,
+    certainty: Certainty,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    title: String,
+    sources: Sources,
+    accelerator: AcceleratorFile,
+    efficiency: EfficiencyFile,
+    ffn_pool: Option<FfnPoolFile>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AcceleratorFile {
+    bf16_flops: Number,
+    fp8_flops: Option<Number>,
+    fp4_flops: Option<Number>,
+    vector_flops: Number,
+    memory_bytes: Number,
+    memory_bytes_per_s: Number,
+    scale_up_bytes_per_s: Number,
+    scale_up_latency_ns: Number,
+    scale_up_domain: Spanned<u32>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EfficiencyFile {
+    kv_read_16bit: Number,
+    kv_read_8bit: Number,
+    weight_read: Number,
+    matmul_bf16: Number,
+    matmul_fp8: Number,
+    all_reduce: Number,
+    attention_floor_ns: Number,
+    layer_floor_ns: Number,
+    step_overhead_ns: Number,
+    usable_memory_ratio: Number,
+    reserve_bytes: Number,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FfnPoolFile {
+    chips: Number,
+    fp8_flops: Number,
+    memory_bytes: Number,
+    memory_bytes_per_s: Number,
+    link_bytes_per_s: Option<Number>,
+    link_latency_ns: Option<Number>,
+}
+
+/// Reads the text of a machine file; `origin` names it in messages, and its file name without the extension names the
+/// machine.
+///
+/// The tables are `[sources]` (short keys and full texts), `[accelerator]`, `[efficiency]` and, for attention/FFN
+/// disaggregation, `[ffn_pool]`; their keys are those of [`Accelerator`], [`Efficiency`] and [`FfnPool`]. A number is
+/// `{ value = "4.8TB/s", source = "key", certainty = "published" }`; ratios and counts are plain numbers.
+///
+/// # Errors
+/// A missing, unknown or foreign key, a quantity without its unit, and a source that `[sources]` lacks, each with its
+/// place.
+pub fn parse(text: &str, origin: &str) -> Result<Machine> {
+    let file: File = from_toml(text, origin)?;
+    let number = |key: &str, number: &Number| sourced(text, origin, &file.sources, key, number);
+    let optional = |key: &str, given: &Option<Number>| given.as_ref().map(|given| number(key, given)).transpose();
+    let domain = &file.accelerator.scale_up_domain;
+    if *domain.get_ref() == 0 {
+        let error = Error::data("`scale_up_domain`: expected at least 1, found `0`");
+        return Err(located(text, origin, domain.span(), &error));
+    }
+    let given = &file.accelerator;
+    let accelerator = Accelerator {
+        bf16_flops: number("bf16_flops", &given.bf16_flops)?,
+        fp8_flops: optional("fp8_flops", &given.fp8_flops)?,
+        fp4_flops: optional("fp4_flops", &given.fp4_flops)?,
+        vector_flops: number("vector_flops", &given.vector_flops)?,
+        memory_bytes: number("memory_bytes", &given.memory_bytes)?,
+        memory_bytes_per_s: number("memory_bytes_per_s", &given.memory_bytes_per_s)?,
+        scale_up_bytes_per_s: number("scale_up_bytes_per_s", &given.scale_up_bytes_per_s)?,
+        scale_up_latency_ns: number("scale_up_latency_ns", &given.scale_up_latency_ns)?,
+        scale_up_domain: *domain.get_ref(),
+    };
+    let given = &file.efficiency;
+    let efficiency = Efficiency {
+        kv_read_16bit: number("kv_read_16bit", &given.kv_read_16bit)?,
+        kv_read_8bit: number("kv_read_8bit", &given.kv_read_8bit)?,
+        weight_read: number("weight_read", &given.weight_read)?,
+        matmul_bf16: number("matmul_bf16", &given.matmul_bf16)?,
+        matmul_fp8: number("matmul_fp8", &given.matmul_fp8)?,
+        all_reduce: number("all_reduce", &given.all_reduce)?,
+        attention_floor_ns: number("attention_floor_ns", &given.attention_floor_ns)?,
+        layer_floor_ns: number("layer_floor_ns", &given.layer_floor_ns)?,
+        step_overhead_ns: number("step_overhead_ns", &given.step_overhead_ns)?,
+        usable_memory_ratio: number("usable_memory_ratio", &given.usable_memory_ratio)?,
+        reserve_bytes: number("reserve_bytes", &given.reserve_bytes)?,
+    };
+    let ffn_pool = match &file.ffn_pool {
+        None => None,
+        Some(given) => Some(FfnPool {
+            chips: number("chips", &given.chips)?,
+            fp8_flops: number("fp8_flops", &given.fp8_flops)?,
+            memory_bytes: number("memory_bytes", &given.memory_bytes)?,
+            memory_bytes_per_s: number("memory_bytes_per_s", &given.memory_bytes_per_s)?,
+            link_bytes_per_s: optional("link_bytes_per_s", &given.link_bytes_per_s)?,
+            link_latency_ns: optional("link_latency_ns", &given.link_latency_ns)?,
+        }),
+    };
+    let name = name_of(origin);
+    Ok(Machine { preset: name.clone(), name, title: file.title, accelerator, efficiency, ffn_pool })
+}
+
+/// Resolves one number of a file; the kind of quantity follows from the key.
+pub(crate) fn sourced(text: &str, origin: &str, sources: &Sources, key: &str, number: &Number) -> Result<Sourced> {
+    let value = Quantity::of(key).parse_toml(number.value.get_ref()).map_err(|error| {
+        let error = error.context(format!("`{key}`"));
+        located(text, origin, number.value.span(), &error)
+    })?;
+    let at_source = |error: &Error| located(text, origin, number.source.span(), error);
+    let source_key = number.source.get_ref();
+    let source = sources.get(source_key).ok_or_else(|| {
+        at_source(&unknown("source", source_key, sources.keys().map(String::as_str)).context(format!("`{key}`")))
+    })?;
+    if source.trim().is_empty() {
+        return Err(at_source(&Error::data(format!(
+            "`{key}`: expected a text for the source `{source_key}`, found none"
+        ))));
+    }
+    Ok(Sourced { value, source: source.clone(), certainty: number.certainty })
+}

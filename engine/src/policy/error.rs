@@ -1,0 +1,408 @@
+//! What a stack loses on recorded attention: mass that was dropped, noise that a number format adds, and how much better
+//! the best choice of the same size would have done.
+//!
+//! The recording was made under full attention, so this is the open-loop error: what one step loses, given that all
+//! steps before it were right.
+//!
+//! *Selection.* Lost mass is the recorded softmax mass outside the kept set. The regret is against the best set of equal
+//! size in the same step.
+//!
+//! *Number format* (POLICIES 0.3). With relative errors `Dk` of K and `Dv` of V, query norm `q`, width `d` and weights
+//! `a_i`, a logit has the error variance `q^2 |k_i|^2 Dk / d^2`, and the output the expected squared error
+//! `sum a_i^2 var_i |v_i - o|^2` by K and `Dv sum a_i^2 |v_i|^2` by V. A codebook of centroids also shrinks logits, which
+//! adds `(shrink (s_i - s))^2` to the variance, where `s_i = ln a_i` and `s` is its mean over the mass; tokens with less
+//! than 1e-4 of the mass are left out of that term. Vectors are not recorded, so `|v_i - o|^2` is taken as
+//! `max(|v_i|^2 - |o|^2, 0)`: its mean over the mass is exactly that difference. The recorded masses are means over a
+//! group, whose squares sum to less than the recorded `sum_sq`; the terms are scaled up to it. What is kept after a
+//! selection is renormalised.
+//!
+//! Inside a block of a block recording, mass is spread as the last prompt queries spread theirs (`window_rows`, else
+//! `column_sum`), or evenly where neither is known. Spread evenly, the first block's mass falls on tokens that do not have
+//! it: a sink has a small V, its neighbours do not, and the estimate is many times too high.
+
+use std::sync::Arc;
+
+use arrow::array::{
+    ArrayBuilder, ArrayRef, Float64Builder, RecordBatch, StringBuilder, UInt16Builder, UInt32Builder, UInt64Builder,
+};
+
+use super::select::{Units, sum_of_least};
+use super::{Args, Choice, Distortion, Selection, Stack};
+use crate::error::{Error, Result};
+use crate::recording::{Head, Recording, Step};
+use crate::schema::result::ATTENTION_ERROR;
+
+/// Mass below which a token's shift of logits is not counted.
+const LEAST_MASS: f32 = 1e-4;
+
+/// The error of `stack` on `recording`, one row per request, range of `steps_per_range` decode steps, layer and KV head,
+/// in the layout of [`ATTENTION_ERROR`].
+///
+/// Ratios are means over the recorded steps of the range; `logit_noise` and `output_error_ratio` are root mean squares.
+/// `output_error_ratio` is of K and V together. `recoverable_ratio` is 0: what a selection drops is held nowhere else.
+/// `limiter` is the largest of lost mass and the output errors by K and by V; where norms are unknown the roots of `Dk` and
+/// `Dv` stand in for the latter two.
+///
+/// # Errors
+/// A channel that the recording lacks, with how to record it, and a range of no steps.
+pub fn attention_error(stack: &Stack, recording: &Recording, steps_per_range: u32) -> Result<RecordBatch> {
+    if steps_per_range == 0 {
+        return Err(Error::usage("expected at least 1 step per range, found 0"));
+    }
+    let format = stack.format().map(|(args, format)| (format.skip, (format.distortion)(args, recording.head_dim)));
+    let mut units = Units::new(recording.block_tokens);
+    let mut buffers = Buffers::default();
+    let mut bits = Vec::new();
+    let mut rows = Rows::default();
+    for head in recording.heads() {
+        let distortion = match format {
+            Some((skip, distortion)) if !skip.covers(head.layer.into(), recording.layers) => distortion,
+            _ => Distortion::NONE,
+        };
+        units.begin(head.request.prompt_tokens);
+        let selection = stack.selection();
+        if let Some((args, Selection { choice: Choice::OfPrompt(choose), .. })) = selection {
+            choose(args, &head, &mut units)?;
+        }
+        let tokens = tokens(&head, recording.block_tokens, distortion, &mut buffers);
+        let mut range = Range::default();
+        for step in head.steps() {
+            let index = step.step.saturating_sub(1) / steps_per_range;
+            if range.steps > 0 && range.index != index {
+                rows.push(&head, &range, distortion);
+                range = Range::default();
+            }
+            range.index = index;
+            units.grow(step.context_tokens);
+            choose_of_step(selection, &head, &step, &mut units)?;
+            range.add(&step, &units, &mut bits);
+            range.add_noise(
+                tokens.as_ref().and_then(|tokens| noise(tokens, &step, &units, distortion, recording.head_dim)),
+            );
+        }
+        if range.steps > 0 {
+            rows.push(&head, &range, distortion);
+        }
+    }
+    rows.batch(&stack.name(), recording)
+}
+
+fn choose_of_step(
+    selection: Option<(&Args, &Selection)>,
+    head: &Head<'_>,
+    step: &Step<'_>,
+    units: &mut Units,
+) -> Result<()> {
+    match selection {
+        Some((args, Selection { choice: Choice::OfStep(choose), .. })) => choose(args, head, step, units),
+        _ => Ok(()),
+    }
+}
+
+/// Buffers that are reused from head to head.
+#[derive(Default)]
+struct Buffers {
+    share: Vec<f32>,
+    key_sq: Vec<f32>,
+    value_sq: Vec<f32>,
+}
+
+/// What the noise of one head is computed from, per token.
+struct Tokens<'a> {
+    /// Share of its block's mass, in blocks that lie within the prompt.
+    share: &'a [f32],
+    key_sq: &'a [f32],
+    value_sq: &'a [f32],
+    /// Whether the format adds no noise, so that nothing need be summed.
+    is_exact: bool,
+}
+
+/// Squared norms, and shares of the block's mass; `None` where norms were not recorded.
+fn tokens<'a>(head: &Head<'_>, block: u32, distortion: Distortion, buffers: &'a mut Buffers) -> Option<Tokens<'a>> {
+    let (keys, values) = head.norms()?;
+    let Buffers { share, key_sq, value_sq, .. } = buffers;
+    let is_exact = distortion == Distortion::NONE;
+    share.clear();
+    key_sq.clear();
+    value_sq.clear();
+    if !is_exact {
+        key_sq.extend(keys.iter().map(|norm| norm * norm));
+        value_sq.extend(values.iter().map(|norm| norm * norm));
+        spread(head, block as usize, share);
+    }
+    Some(Tokens { share, key_sq, value_sq, is_exact })
+}
+
+/// Shares of the whole blocks of the prompt; other blocks are spread evenly over the tokens that they have.
+fn spread(head: &Head<'_>, block: usize, share: &mut Vec<f32>) {
+    let Some(score) = head.widest_score("window_rows").or_else(|| head.widest_score("column_sum")) else { return };
+    if block == 1 {
+        return;
+    }
+    for scores in score.chunks_exact(block) {
+        let sum: f32 = scores.iter().map(|score| score.max(0.0)).sum();
+        share.extend(scores.iter().map(|score| if sum > 0.0 { score.max(0.0) / sum } else { 1.0 / block as f32 }));
+    }
+}
+
+/// Squared errors of one step, relative to the squared norm of the output, and the mean variance of its logits.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Noise {
+    logit: f64,
+    key: f64,
+    value: f64,
+}
+
+/// Sums over kept tokens of weights `a`, as far as the noise needs them.
+#[derive(Default, Clone, Copy)]
+struct Sums {
+    sq: f32,
+    key: f32,
+    value_sq: f32,
+    /// `a^2 |k|^2 x`, with `x` for `|v - o|^2`.
+    key_sq: f32,
+}
+
+/// The shift of logits: sums over tokens with a mass worth counting.
+#[derive(Default, Clone, Copy)]
+struct Shift {
+    mass: f64,
+    log: f64,
+    /// `a^2 x` times the powers 0, 1 and 2 of `ln a`.
+    powers: [f64; 3],
+}
+
+/// The noise of one step; `None` where a norm is unknown or the output is zero.
+fn noise(tokens: &Tokens<'_>, step: &Step<'_>, units: &Units, distortion: Distortion, dim: u32) -> Option<Noise> {
+    let (sum_sq, q_norm) = (f64::from(step.sum_sq?), f64::from(step.q_norm?));
+    let out_sq = step.out_norm? * step.out_norm?;
+    if !(out_sq > 0.0 && out_sq.is_finite() && sum_sq.is_finite() && q_norm.is_finite()) {
+        return None;
+    }
+    if tokens.is_exact {
+        return Some(Noise { logit: 0.0, key: 0.0, value: 0.0 });
+    }
+    let mut all_sq = 0.0;
+    let mut mass = (0.0, 0.0);
+    let mut kept = [0.0_f64; 4];
+    let mut shift = Shift::default();
+    let unit = units.tokens as usize;
+    let context = step.context_tokens as usize;
+    for (at, (weight, is_kept)) in step.mass.iter().zip(&units.kept).enumerate() {
+        let (from, to) = (at * unit, ((at + 1) * unit).min(context));
+        let even = [1.0 / (to - from) as f32; 1];
+        let share = tokens.share.get(from..to).unwrap_or(&even);
+        let (keys, values) = (&tokens.key_sq[from..to], &tokens.value_sq[from..to]);
+        let sums = block_sums(*weight, share, keys, values, out_sq);
+        all_sq += f64::from(sums.sq);
+        mass.1 += f64::from(*weight);
+        if !is_kept {
+            continue;
+        }
+        mass.0 += f64::from(*weight);
+        for (total, part) in kept.iter_mut().zip([sums.sq, sums.key, sums.value_sq, sums.key_sq]) {
+            *total += f64::from(part);
+        }
+        if distortion.key_shrink > 0.0 && *weight >= LEAST_MASS {
+            shift.add(*weight, share, values, out_sq);
+        }
+    }
+    let [sq, key, value_sq, key_sq] = kept;
+    if !(mass.0 > 0.0 && sq > 0.0 && all_sq > 0.0) {
+        return None;
+    }
+    // Squared weights after renormalisation over what is kept, per unit of squared recorded mean weights.
+    let scale = sum_sq / all_sq * (mass.1 / mass.0).powi(2) / f64::from(out_sq);
+    let variance = q_norm * q_norm * distortion.key / (f64::from(dim) * f64::from(dim));
+    Some(Noise {
+        logit: variance * key / mass.0,
+        key: scale * (variance * key_sq + distortion.key_shrink.powi(2) * shift.spread()),
+        value: scale * distortion.value * value_sq,
+    })
+}
+
+/// Sums over the tokens of one block of this mass. `share` has one entry per token, or one for all.
+fn block_sums(mass: f32, share: &[f32], keys: &[f32], values: &[f32], out_sq: f32) -> Sums {
+    let mut sums = Sums::default();
+    let mut add = |share: f32, key: f32, value: f32| {
+        let weight = mass * share;
+        let square = weight * weight;
+        sums.sq += square;
+        sums.key += weight * key;
+        sums.value_sq += square * value;
+        sums.key_sq += square * key * (value - out_sq).max(0.0);
+    };
+    if let [even] = share {
+        keys.iter().zip(values).for_each(|(key, value)| add(*even, *key, *value));
+    } else {
+        share.iter().zip(keys).zip(values).for_each(|((share, key), value)| add(*share, *key, *value));
+    }
+    sums
+}
+
+impl Shift {
+    fn add(&mut self, mass: f32, share: &[f32], values: &[f32], out_sq: f32) {
+        for (at, value) in values.iter().enumerate() {
+            let weight = mass * share.get(at).or(share.first()).copied().unwrap_or(0.0);
+            if weight < LEAST_MASS {
+                continue;
+            }
+            let (weight, log) = (f64::from(weight), f64::from(weight).ln());
+            let term = weight * weight * f64::from((value - out_sq).max(0.0));
+            self.mass += weight;
+            self.log += weight * log;
+            for (power, sum) in [1.0, log, log * log].into_iter().zip(&mut self.powers) {
+                *sum += term * power;
+            }
+        }
+    }
+
+    /// The sum of `a^2 x (ln a - mean)^2`.
+    fn spread(&self) -> f64 {
+        if self.mass == 0.0 {
+            return 0.0;
+        }
+        let mean = self.log / self.mass;
+        let [zeroth, first, second] = self.powers;
+        (second - 2.0 * mean * first + mean * mean * zeroth).max(0.0)
+    }
+}
+
+/// Steps of one head that share a row.
+#[derive(Default)]
+struct Range {
+    index: u32,
+    first: u32,
+    last: u32,
+    steps: u32,
+    kept: f64,
+    lost: f64,
+    most_lost: f64,
+    oracle: f64,
+    regret: f64,
+    noise: [f64; 3],
+    noise_steps: u32,
+}
+
+impl Range {
+    fn add(&mut self, step: &Step<'_>, units: &Units, bits: &mut Vec<u32>) {
+        if self.steps == 0 {
+            self.first = step.step;
+        }
+        self.last = step.step;
+        self.steps += 1;
+        let dropped = units.kept.iter().filter(|kept| !**kept).count();
+        if dropped == 0 {
+            self.kept += 1.0;
+            return;
+        }
+        // The last unit may hold fewer tokens than the others.
+        let missing = step.mass.len() as u32 * units.tokens - step.context_tokens;
+        let is_last_kept = units.kept.last().copied().unwrap_or(false);
+        let kept_units = (units.kept.len() - dropped) as u32;
+        let kept = kept_units * units.tokens - if is_last_kept { missing } else { 0 };
+        self.kept += f64::from(kept) / f64::from(step.context_tokens);
+        let lost = step.mass.iter().zip(&units.kept).map(|(mass, kept)| if *kept { 0.0 } else { f64::from(*mass) });
+        // Recorded masses are rounded and may sum to a little more than 1.
+        let lost = lost.sum::<f64>().min(1.0);
+        let oracle = sum_of_least(step.mass, dropped, bits).min(lost);
+        self.lost += lost;
+        self.most_lost = self.most_lost.max(lost);
+        self.oracle += oracle;
+        self.regret += lost - oracle;
+    }
+
+    fn add_noise(&mut self, noise: Option<Noise>) {
+        if let Some(Noise { logit, key, value }) = noise {
+            self.noise_steps += 1;
+            self.noise.iter_mut().zip([logit, key, value]).for_each(|(sum, part)| *sum += part);
+        }
+    }
+
+    /// The mean squares of logit noise, output error by K and by V; `None` unless all steps have them.
+    fn mean_noise(&self) -> Option<[f64; 3]> {
+        (self.noise_steps == self.steps).then(|| self.noise.map(|sum| sum / f64::from(self.steps)))
+    }
+}
+
+/// The columns under construction.
+#[derive(Default)]
+struct Rows {
+    request: UInt64Builder,
+    steps: [UInt32Builder; 2],
+    place: [UInt16Builder; 2],
+    ratios: [Float64Builder; 7],
+    limiter: StringBuilder,
+}
+
+impl Rows {
+    fn push(&mut self, head: &Head<'_>, range: &Range, distortion: Distortion) {
+        self.request.append_value(head.request.request_id);
+        self.steps[0].append_value(range.first);
+        self.steps[1].append_value(range.last);
+        self.place[0].append_value(head.layer);
+        self.place[1].append_value(head.kv_head);
+        let mean = |sum: f64| sum / f64::from(range.steps);
+        let lost = mean(range.lost);
+        let noise = range.mean_noise();
+        let known = [mean(range.kept), lost, range.most_lost, mean(range.oracle), mean(range.regret)].map(Some);
+        let noisy = [noise.map(|[logit, ..]| logit.sqrt()), noise.map(|[_, key, value]| (key + value).sqrt())];
+        for (builder, value) in self.ratios.iter_mut().zip(known.into_iter().chain(noisy)) {
+            builder.append_option(value);
+        }
+        let [key, value] = noise.map_or([distortion.key, distortion.value], |[_, key, value]| [key, value]);
+        self.limiter.append_value(limiter(lost, key.sqrt(), value.sqrt()));
+    }
+
+    fn batch(mut self, policy: &str, recording: &Recording) -> Result<RecordBatch> {
+        let count = ArrayBuilder::len(&self.limiter);
+        let [kept, lost, most_lost, oracle, regret, logit, output] = &mut self.ratios;
+        let mut label = StringBuilder::new();
+        let mut name = StringBuilder::new();
+        (0..count).for_each(|_| (name.append_value(policy), label.append_value(recording.label())).0);
+        let mut source = UInt32Builder::new();
+        source.append_value_n(recording.source_id, count);
+        let mut unit = UInt16Builder::new();
+        // Checked to fit when the recording was read.
+        unit.append_value_n(recording.block_tokens as u16, count);
+        let mut recoverable = Float64Builder::new();
+        recoverable.append_value_n(0.0, count);
+        let columns: Vec<ArrayRef> = vec![
+            Arc::new(name.finish()),
+            Arc::new(label.finish()),
+            Arc::new(source.finish()),
+            Arc::new(self.request.finish()),
+            Arc::new(self.steps[0].finish()),
+            Arc::new(self.steps[1].finish()),
+            Arc::new(self.place[0].finish()),
+            Arc::new(self.place[1].finish()),
+            Arc::new(unit.finish()),
+            Arc::new(kept.finish()),
+            Arc::new(lost.finish()),
+            Arc::new(most_lost.finish()),
+            Arc::new(oracle.finish()),
+            Arc::new(regret.finish()),
+            Arc::new(logit.finish()),
+            Arc::new(output.finish()),
+            Arc::new(recoverable.finish()),
+            Arc::new(self.limiter.finish()),
+        ];
+        Ok(RecordBatch::try_new(ATTENTION_ERROR.arrow(), columns)?)
+    }
+}
+
+/// What the error comes from most.
+fn limiter(selection: f64, key: f64, value: f64) -> &'static str {
+    if selection == 0.0 && key == 0.0 && value == 0.0 {
+        "none"
+    } else if selection >= key && selection >= value {
+        "selection"
+    } else if key >= value {
+        "key_format"
+    } else {
+        "value_format"
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,47 @@
+//! The stage `streaming`: attention sinks and a window (`StreamingLLM`).
+//!
+//! Positions are assigned anew inside the cache by the original; the recorded masses know nothing of that, so the error
+//! that is computed here is that of dropping the tokens alone.
+
+use super::{Args, Choice, Deployment, Floor, Keep, Kind, Param, Rule, Selection};
+use crate::error::{Error, Result};
+
+/// `streaming(sinks=4,recent=...)`.
+pub static KIND: Kind = Kind {
+    name: "streaming",
+    doc: "Keeps the first `sinks` and the last `recent` tokens of the context.",
+    floor: Floor::Selection,
+    params: &[
+        Param { name: "sinks", default: "4", doc: "First tokens kept." },
+        Param { name: "recent", default: "", doc: "Last tokens kept, such as `1024` or `4k` (4000)." },
+    ],
+    needs: &[],
+    source: "StreamingLLM (arXiv 2309.17453), section 3.2",
+    deployment: Deployment {
+        calibration_tokens: 0,
+        per_model_constants: false,
+        training: false,
+        engines: "none; research code: kvpress, KVCache-Factory",
+        breaks_sharing: true,
+    },
+    make,
+};
+
+fn make(args: &Args) -> Result<Rule> {
+    let (_, total) = counts(args)?;
+    let choice = Choice::OfStep(|args, _, step, units| {
+        let (sinks, total) = counts(args)?;
+        units.keep_ends(step.context_tokens, sinks, total);
+        Ok(())
+    });
+    let keep = Keep { prompt: None, total: Some(total) };
+    Ok(Rule::Select(Selection { keep, score_flops: |_, _| 0.0, choice }))
+}
+
+/// Sinks, and all tokens kept.
+fn counts(args: &Args) -> Result<(u32, u32)> {
+    let (sinks, recent) = (args.count("sinks", 0, u32::MAX)?, args.count("recent", 1, u32::MAX)?);
+    let total = sinks.checked_add(recent);
+    let total = total.ok_or_else(|| Error::usage(format!("`streaming`: {sinks} + {recent} tokens are too many")))?;
+    Ok((sinks, total))
+}

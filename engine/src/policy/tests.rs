@@ -1,0 +1,367 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::model::{Attention, Certainty, Ffn, LayerGroup};
+
+/// A model with groups of so many layers, all with this attention and these K and V widths.
+fn model(groups: &[(u32, Attention)], kv_heads: u32, key_dim: u32, value_dim: u32) -> Model {
+    let group = |&(layers, attention): &(u32, Attention)| LayerGroup {
+        layers,
+        kv: KvShape {
+            attention,
+            query_heads: 32,
+            kv_heads,
+            key_dim,
+            value_dim,
+            macs_per_pair: 0.0,
+            prefill_macs_per_pair: 0.0,
+        },
+        attention_params: 0.0,
+        ffn: Ffn { dense_params: 0.0, expert_params: 0.0, experts: 0, active_experts: 0 },
+    };
+    Model {
+        name: "test".to_owned(),
+        title: String::new(),
+        source: String::new(),
+        certainty: Certainty::Assumed,
+        hidden: 0,
+        head_params: 0.0,
+        embedding_params: 0.0,
+        groups: groups.iter().map(group).collect(),
+    }
+}
+
+fn dense(layers: u32) -> Model {
+    model(&[(layers, Attention::Full)], 8, 128, 128)
+}
+
+fn demand(policy: &str, model: &Model) -> Shape {
+    shape(&Stack::parse(policy).unwrap(), model).unwrap()
+}
+
+/// Bytes of one token in all layers.
+fn bytes(shape: &Shape) -> u64 {
+    shape.groups.iter().map(|group| u64::from(group.layers) * group.token_bytes).sum()
+}
+
+fn refusal(policy: &str) -> (String, String) {
+    let error = Stack::parse(policy).unwrap_err();
+    (error.to_string(), error.advice().unwrap_or_default().to_owned())
+}
+
+#[test]
+fn every_kind_is_documented_and_found_by_name() {
+    for listed in ALL {
+        assert!(std::ptr::eq(kind(listed.name).unwrap(), *listed), "{} is shadowed", listed.name);
+        assert!(listed.doc.ends_with('.') && !listed.source.is_empty(), "{}", listed.name);
+        for param in listed.params {
+            assert!(param.doc.ends_with('.'), "{}.{}", listed.name, param.name);
+        }
+    }
+}
+
+#[test]
+fn names_are_canonical() {
+    for (text, name) in [
+        ("full", "full"),
+        ("full()", "full"),
+        (" snapkv( budget = 25% , window=32 ) + turboquant(bits=4)", "snapkv(budget=25%)+turboquant"),
+        ("snapkv(pool=avg,budget=4k)", "snapkv(budget=4000,pool=avg)"),
+        ("window(1024)", "window(size=1024)"),
+        ("streaming(recent=1020,sinks=4)", "streaming(recent=1020)"),
+        ("streaming(8,1k)", "streaming(sinks=8,recent=1000)"),
+        ("turboquant(k=8,v=4)", "turboquant(k=8,v=4)"),
+        ("turboquant(skip=first2+last2)+window(7)", "turboquant+window(size=7)"),
+        ("turboquant(bits=3,skip=none)", "turboquant(bits=3,skip=none)"),
+        ("random(12.50%,seed=0007)", "random(budget=12.5%,seed=7)"),
+        ("int4(group=128)+full", "int4+full"),
+    ] {
+        assert_eq!(Stack::parse(text).unwrap().name(), name, "{text}");
+    }
+}
+
+#[test]
+fn mistakes_are_named_with_a_way_out() {
+    let (message, hint) = refusal("snapvk(budget=25%)");
+    assert_eq!(message, "policy `snapvk(budget=25%)`: unknown policy stage `snapvk`");
+    assert_eq!(hint, "did you mean `snapkv`?");
+    assert_eq!(refusal("snapkv(budjet=25%)").1, "did you mean `budget`?");
+    assert_eq!(refusal("snapkv").0, "policy `snapkv`: `snapkv` needs `budget`");
+    assert_eq!(refusal("snapkv(budget=1k,pool=maxx)").1, "did you mean `max`?");
+    assert_eq!(
+        refusal("snapkv(budget=1k,budget=2k)").0,
+        "policy `snapkv(budget=1k,budget=2k)`: `budget` of `snapkv` is given twice"
+    );
+    assert_eq!(refusal("fp8(x=1)").0, "policy `fp8(x=1)`: `fp8` takes no parameters, found `x`");
+    assert!(refusal("fp8+int4").0.contains("`fp8` and `int4` both set the number format"));
+    assert!(refusal("window(9)+oracle(1%)").0.contains("`window` and `oracle` both set the budget"));
+    for text in [
+        "",
+        "+",
+        "fp8+",
+        "fp8)",
+        "fp8(",
+        "(fp8)",
+        "fp8(()",
+        "fp8()x",
+        "window(0)",
+        "window(-1)",
+        "window(1.5)",
+        "window(10%)",
+        "window(99999999999999999999)",
+        "window(5000000000)",
+        "window(size=)",
+        "window(1,2)",
+        "streaming(sinks=4,9)",
+        "snapkv(budget=0%)",
+        "snapkv(budget=101%)",
+        "snapkv(budget=.%)",
+        "snapkv(budget=16)",
+        "snapkv(budget=1k,kernel=4)",
+        "turboquant(bits=1)",
+        "turboquant(k=6,v=4)",
+        "turboquant(k=7)",
+        "turboquant(bits=3,k=8,v=4)",
+        "turboquant(skip=all)",
+        "turboquant(skip=first)",
+        "turboquant(skip=first2+first1)",
+        "turboquant(skip=first0)",
+        "int4(group=1)",
+        "streaming(sinks=4294967295,recent=1)",
+        "random(budget=20)",
+        "snapkv(budget=1e2)",
+        "snapkv(budget=inf%)",
+    ] {
+        assert!(Stack::parse(text).is_err(), "{text}");
+    }
+}
+
+/// POLICIES 3.6: slots of 196, 134, 118 and 102 bytes per head and token at width 128, and the ratios of an 80-layer model
+/// whose first and last two layers stay in bf16, two of which vLLM published as 2.4x and 3.4x.
+#[test]
+fn turboquant_takes_the_slots_of_vllm() {
+    for (policy, slot, ratio) in [
+        ("turboquant(k=8,v=4)", 196, 2.42),
+        ("turboquant(bits=4)", 134, 3.35),
+        ("turboquant(k=3,v=4)", 118, 3.72),
+        ("turboquant(bits=3)", 102, 4.18),
+    ] {
+        let shape = demand(policy, &dense(80));
+        let [plain, packed] = &shape.groups[..] else { panic!("{policy}: expected two groups") };
+        assert_eq!((plain.layers, plain.token_bytes, plain.is_16bit), (4, 8 * 512, true), "{policy}");
+        assert_eq!((packed.layers, packed.token_bytes, packed.is_16bit), (76, 8 * slot, false), "{policy}");
+        let found = bytes(&demand("full", &dense(80))) as f64 / bytes(&shape) as f64;
+        assert!((found - ratio).abs() < 0.005, "{policy}: {found}");
+    }
+    assert_eq!(bytes(&demand("turboquant(skip=none)", &dense(10))), 10 * 8 * 134);
+    assert_eq!(demand("turboquant", &dense(3)).groups.len(), 1, "three layers are all at an end");
+}
+
+#[test]
+fn skipped_layers_are_counted_over_the_whole_model() {
+    let deep = model(&[(1, Attention::Full), (58, Attention::Full), (1, Attention::Full)], 8, 128, 128);
+    let groups: Vec<(usize, u32, bool)> = demand("turboquant", &deep)
+        .groups
+        .iter()
+        .map(|group| (group.model_group, group.layers, group.is_16bit))
+        .collect();
+    assert_eq!(groups, [(0, 1, true), (1, 2, true), (1, 56, false), (2, 1, true)]);
+}
+
+#[test]
+fn formats_take_their_published_bytes() {
+    assert_eq!(bytes(&demand("full", &dense(32))), 131_072);
+    assert_eq!(bytes(&demand("bf16", &dense(32))), 131_072);
+    assert_eq!(bytes(&demand("fp8", &dense(32))), 65_536);
+    // 4.125 bits per element.
+    assert_eq!(bytes(&demand("int4", &dense(32))), 32 * 8 * 2 * 66);
+    assert_eq!(bytes(&demand("int4(group=32)", &dense(32))), 32 * 8 * 2 * (64 + 8));
+    let narrow = model(&[(10, Attention::Full)], 3, 64, 64);
+    assert_eq!(bytes(&demand("int4", &narrow)), 10 * 3 * 2 * (32 + 2), "a group is never wider than a vector");
+    let split = model(&[(1, Attention::Full)], 4, 192, 128);
+    assert_eq!(bytes(&demand("turboquant(skip=none)", &split)), 4 * (96 + 2 + 64 + 4));
+    let mla = model(&[(61, Attention::Mla)], 1, 576, 0);
+    assert_eq!(bytes(&demand("full", &mla)), 70_272);
+    assert_eq!(bytes(&demand("fp8", &mla)), 61 * 576);
+}
+
+#[test]
+fn arithmetic_follows_its_formulas() {
+    let group = |policy: &str| demand(policy, &dense(32)).groups.pop().unwrap();
+    assert_eq!(group("fp8").read_flops, 0.0);
+    assert_eq!(group("int4").read_flops, 2.0 * 2048.0);
+    assert_eq!(group("turboquant").read_flops, 2.0 * 2048.0);
+    assert_eq!(group("turboquant(k=8,v=4)").read_flops, 2.0 * 1024.0);
+    assert_eq!(group("turboquant").write_flops, 8.0 * 128.0 * (7.0 + 3.0 + 16.0 + 5.0));
+    assert_eq!(group("snapkv(budget=10%)").score_flops, 2.0 * 32.0 * 32.0 * 128.0);
+    assert_eq!(group("window(10)").score_flops, 0.0);
+}
+
+#[test]
+fn models_without_a_layout_are_refused_with_the_reason() {
+    let mla = model(&[(61, Attention::Mla)], 1, 576, 0);
+    for policy in ["turboquant", "turboquant(skip=none)", "int4"] {
+        let error = shape(&Stack::parse(policy).unwrap(), &mla).unwrap_err();
+        assert!(error.to_string().contains("latent of `test`"), "{error}");
+    }
+    let mixed = model(&[(18, Attention::Sliding { window: 128 }), (18, Attention::Full)], 8, 64, 64);
+    let error = shape(&Stack::parse("turboquant").unwrap(), &mixed).unwrap_err();
+    assert!(error.advice().unwrap().contains("skip=none"));
+    assert_eq!(bytes(&demand("turboquant(skip=none)", &mixed)), 36 * 8 * (32 + 2 + 32 + 4));
+}
+
+#[test]
+fn a_models_own_window_stands_and_selection_leaves_it_alone() {
+    let mixed = model(&[(18, Attention::Sliding { window: 128 }), (18, Attention::Full)], 8, 64, 64);
+    let shape = demand("snapkv(budget=25%)+fp8", &mixed);
+    assert!(shape.eviction_is_private);
+    assert_eq!(shape.groups[0].keep, Keep { prompt: None, total: Some(128) });
+    assert_eq!(shape.groups[0].score_flops, 0.0);
+    assert_eq!(shape.groups[1].keep, Keep { prompt: Some(Budget::Ratio(0.25)), total: None });
+    assert!(!demand("full+fp8", &mixed).eviction_is_private);
+}
+
+#[test]
+fn a_share_is_rounded_up_but_not_by_floating_point() {
+    assert_eq!(Budget::Ratio(0.07).tokens(100), 7);
+    assert_eq!(Budget::Ratio(0.25).tokens(33), 9);
+    assert_eq!(Budget::Tokens(40).tokens(33), 33);
+}
+
+#[test]
+fn the_random_stream_is_splitmix64() {
+    // The first outputs for seed 1234567 that the algorithm's reference implementation is known by.
+    let mut rng = rng::Rng::new(1_234_567);
+    assert_eq!(rng.next_u64(), 6_457_827_717_110_365_317);
+    assert_eq!(rng.next_u64(), 3_203_168_211_198_807_973);
+    let normals: Vec<f64> = (0..100_000).map(|_| rng.normal()).collect();
+    let mean = normals.iter().sum::<f64>() / 1e5;
+    let square = normals.iter().map(|x| x * x).sum::<f64>() / 1e5;
+    assert!(mean.abs() < 0.01 && (square - 1.0).abs() < 0.02, "{mean} {square}");
+}
+
+#[test]
+fn the_best_are_marked_and_ties_go_to_the_front() {
+    let mut keys = Vec::new();
+    let mut kept = vec![true; 6];
+    select::mark_best(&[1.0, -2.0, 1.0, 3.0, -1.0], 2, &mut keys, &mut kept);
+    assert_eq!(kept, [true, false, false, true, false, true]);
+    select::mark_best(&[-1.0, -2.0, -0.0, 0.0], 3, &mut keys, &mut kept);
+    assert_eq!(kept, [true, false, true, true, false, true]);
+}
+
+#[test]
+fn ends_are_kept_by_whole_units() {
+    let kept = |tokens: u32, context: u32, sinks: u32, budget: u32| {
+        let mut units = select::Units::new(tokens);
+        units.begin(context);
+        units.keep_ends(context, sinks, budget);
+        units.kept.iter().map(|kept| if *kept { '1' } else { '0' }).collect::<String>()
+    };
+    assert_eq!(kept(1, 8, 0, 3), "00000111");
+    assert_eq!(kept(1, 8, 2, 5), "11000111");
+    assert_eq!(kept(1, 8, 2, 8), "11111111");
+    assert_eq!(kept(4, 30, 0, 9), "00000011");
+    assert_eq!(kept(4, 30, 1, 4), "10000001", "the unit being written is kept beside the sinks");
+    assert_eq!(kept(4, 30, 1, 30), "11111111");
+}
+
+/// A stack of any selection and any format with parameters that are in range.
+fn any_stack() -> impl Strategy<Value = String> {
+    let budget = || {
+        prop_oneof![
+            (64_u32..100_000).prop_map(|n| n.to_string()),
+            (1_u32..=1000).prop_map(|n| format!("{}%", f64::from(n) / 10.0))
+        ]
+    };
+    let selection = prop_oneof![
+        Just("full".to_owned()),
+        (1_u32..u32::MAX).prop_map(|size| format!("window({size})")),
+        (0_u32..64, 1_u32..9000).prop_map(|(sinks, recent)| format!("streaming(recent={recent},sinks={sinks})")),
+        (budget(), 1_u32..=64, 0_u32..8, prop_oneof![Just("max"), Just("avg")]).prop_map(
+            |(budget, window, half, pool)| format!(
+                "snapkv(pool={pool},kernel={},window={window},budget={budget})",
+                2 * half + 1
+            )
+        ),
+        (budget(), any::<u64>()).prop_map(|(budget, seed)| format!("random({budget},{seed})")),
+        budget().prop_map(|budget| format!("oracle({budget})")),
+    ];
+    let format = prop_oneof![
+        Just(String::new()),
+        Just("+bf16".to_owned()),
+        Just("+fp8".to_owned()),
+        (2_u32..300).prop_map(|group| format!("+int4(group={group})")),
+        (2_u32..=5, 0_u32..4, 0_u32..4).prop_map(|(bits, first, last)| {
+            let ends = [("first", first), ("last", last)].into_iter().filter(|(_, layers)| *layers > 0);
+            let ends: Vec<String> = ends.map(|(end, layers)| format!("{end}{layers}")).collect();
+            let skip = if ends.is_empty() { "none".to_owned() } else { ends.join("+") };
+            format!("+turboquant(skip={skip},bits={bits})")
+        }),
+        (2_u32..=5, 2_u32..=8).prop_map(|(key, value)| format!("+turboquant(k={key},v={value})")),
+    ];
+    (selection, format).prop_map(|(selection, format)| selection + &format)
+}
+
+proptest! {
+    #[test]
+    fn a_name_parses_to_itself(text in any_stack()) {
+        let name = Stack::parse(&text).unwrap().name();
+        prop_assert_eq!(Stack::parse(&name).unwrap().name(), name);
+    }
+
+    #[test]
+    fn any_text_is_parsed_or_refused(text in "[a-z0-9%=,+() .k]{0,24}") {
+        if let Ok(stack) = Stack::parse(&text) {
+            prop_assert_eq!(Stack::parse(&stack.name()).unwrap().name(), stack.name());
+        }
+    }
+
+    #[test]
+    fn kept_tokens_grow_with_the_context_and_never_exceed_it(
+        text in any_stack(), prompt in 1_u32..5000, output in 0_u32..3000,
+    ) {
+        for group in demand(&text, &dense(8)).groups {
+            let mut before = 0;
+            for context in prompt..=prompt + output {
+                let kept = group.keep.tokens(prompt, context);
+                prop_assert!(kept >= before && kept <= context, "{} of {}", kept, context);
+                prop_assert!(kept > 0);
+                before = kept;
+            }
+        }
+    }
+
+    #[test]
+    fn a_budget_of_the_whole_prompt_keeps_as_much_as_full(prompt in 1_u32..5000, extra in 0_u32..100, output in 0_u32..100) {
+        let budget = (prompt + extra).max(32);
+        for text in [format!("snapkv(budget={budget})"), "snapkv(budget=100%)".to_owned()] {
+            let keep = demand(&text, &dense(8)).groups[0].keep;
+            for context in 1..=prompt + output {
+                prop_assert_eq!(keep.tokens(prompt, context), Keep::ALL.tokens(prompt, context));
+            }
+        }
+    }
+
+    #[test]
+    fn layers_are_neither_lost_nor_doubled(text in any_stack(), sizes in prop::collection::vec(1_u32..5, 1..5)) {
+        let groups: Vec<(u32, Attention)> = sizes.iter().map(|layers| (*layers, Attention::Full)).collect();
+        let shape = demand(&text, &model(&groups, 4, 128, 128));
+        for (index, layers) in sizes.iter().enumerate() {
+            let of_group = shape.groups.iter().filter(|group| group.model_group == index);
+            prop_assert_eq!(of_group.map(|group| group.layers).sum::<u32>(), *layers);
+        }
+    }
+
+    #[test]
+    fn the_marked_are_the_largest(scores in prop::collection::vec(-1e3_f32..1e3, 1..200), share in 0.0..1.0) {
+        let count = (scores.len() as f64 * share) as usize;
+        let mut kept = vec![false; scores.len()];
+        select::mark_best(&scores, count, &mut Vec::new(), &mut kept);
+        let mut order: Vec<usize> = (0..scores.len()).collect();
+        order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]).then(a.cmp(b)));
+        let mut expected = vec![false; scores.len()];
+        order[..count].iter().for_each(|at| expected[*at] = true);
+        prop_assert_eq!(kept, expected);
+    }
+}

@@ -1,0 +1,31 @@
+//! The stage `window`: keeps the last tokens only.
+
+use super::{Args, Choice, Deployment, Floor, Keep, Kind, Param, Rule, Selection};
+use crate::error::Result;
+
+/// `window(size)`.
+pub static KIND: Kind = Kind {
+    name: "window",
+    doc: "Keeps the last `size` tokens of the context.",
+    floor: Floor::Selection,
+    params: &[Param { name: "size", default: "", doc: "Tokens kept, such as `1024` or `4k` (4000)." }],
+    needs: &[],
+    source: "Longformer (arXiv 2004.05150), section 3.1, applied to a model that was not trained for it",
+    deployment: Deployment {
+        calibration_tokens: 0,
+        per_model_constants: false,
+        training: false,
+        engines: "none for models without windows of their own",
+        breaks_sharing: true,
+    },
+    make,
+};
+
+fn make(args: &Args) -> Result<Rule> {
+    let keep = Keep { prompt: None, total: Some(args.count("size", 1, u32::MAX)?) };
+    let choice = Choice::OfStep(|args, _, step, units| {
+        units.keep_ends(step.context_tokens, 0, args.count("size", 1, u32::MAX)?);
+        Ok(())
+    });
+    Ok(Rule::Select(Selection { keep, score_flops: |_, _| 0.0, choice }))
+}

@@ -1,0 +1,567 @@
+//! Recorded attention in memory: Arrow arrays as they were read, and rows by request, layer, KV head and step.
+//!
+//! Masses are not copied. Everything that a policy could trip over later is checked here once: lengths of lists, order
+//! of steps, masses that are no numbers. So the loops over them need no checks and cannot panic.
+
+use std::collections::BTreeMap;
+
+use arrow::array::types::{Float32Type, UInt16Type, UInt32Type, UInt64Type};
+use arrow::array::{
+    Array, ArrayRef, ArrowPrimitiveType, AsArray, Float32Array, ListArray, PrimitiveArray, RecordBatch,
+};
+use arrow::buffer::OffsetBuffer;
+
+use crate::error::{Error, Result};
+use crate::policy::Channel;
+
+/// A recorded model run.
+#[derive(Debug)]
+pub struct Recording {
+    /// The source that it came from.
+    pub source_id: u32,
+    /// Name of the recorded model.
+    pub model: String,
+    /// `blocks`, `tokens` or `vectors`.
+    pub grade: String,
+    /// Layers of the model.
+    pub layers: u32,
+    /// Query heads per layer.
+    pub query_heads: u32,
+    /// KV heads per layer.
+    pub kv_heads: u32,
+    /// Width of a head.
+    pub head_dim: u32,
+    /// Tokens per entry of the mass lists.
+    pub block_tokens: u32,
+    /// Its requests by id.
+    pub requests: Vec<Request>,
+    attention: Vec<Attention>,
+    rows: Vec<Row>,
+    /// By request, layer and head: where their rows are.
+    heads: Vec<(Place, std::ops::Range<usize>)>,
+    scores: BTreeMap<Place, Vec<Score>>,
+    norms: BTreeMap<Place, Norms>,
+}
+
+/// A recorded request.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// Its number within the store.
+    pub request_id: u64,
+    /// Its id in the source.
+    pub source_key: Option<String>,
+    /// Tokens of its prompt.
+    pub prompt_tokens: u32,
+    /// Tokens generated.
+    pub output_tokens: u32,
+}
+
+/// One KV head of one layer of one request.
+#[derive(Debug, Clone, Copy)]
+pub struct Head<'a> {
+    /// The request.
+    pub request: &'a Request,
+    /// The layer, from 0.
+    pub layer: u16,
+    /// The KV head, from 0.
+    pub kv_head: u16,
+    recording: &'a Recording,
+    rows: &'a [Row],
+}
+
+/// One decode step of one head.
+#[derive(Debug, Clone, Copy)]
+pub struct Step<'a> {
+    /// The decode step, from 1.
+    pub step: u32,
+    /// Tokens that could be attended to.
+    pub context_tokens: u32,
+    /// Mass per block, finite and not negative, one for each started block of the context.
+    pub mass: &'a [f32],
+    /// Sum of the squared weights of single tokens, mean over the group.
+    pub sum_sq: Option<f32>,
+    /// Norm of the attention output.
+    pub out_norm: Option<f32>,
+    /// Mean norm of the group's queries.
+    pub q_norm: Option<f32>,
+}
+
+/// Request, layer, KV head.
+type Place = (u64, u16, u16);
+
+/// The columns of one batch of `attention`.
+#[derive(Debug)]
+struct Attention {
+    mass: Lists,
+    sum_sq: Option<Float32Array>,
+    out_norm: Option<Float32Array>,
+    q_norm: Option<Float32Array>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Row {
+    batch: usize,
+    at: usize,
+    step: u32,
+    context_tokens: u32,
+}
+
+#[derive(Debug)]
+struct Score {
+    channel: String,
+    rows: u32,
+    values: Float32Array,
+}
+
+#[derive(Debug)]
+struct Norms {
+    key: Float32Array,
+    value: Float32Array,
+}
+
+/// A list column of f32 without nulls.
+#[derive(Debug)]
+struct Lists {
+    offsets: OffsetBuffer<i32>,
+    values: Float32Array,
+}
+
+impl Lists {
+    fn get(&self, at: usize) -> &[f32] {
+        &self.values.values()[self.offsets[at] as usize..self.offsets[at + 1] as usize]
+    }
+
+    fn slice(&self, at: usize) -> Float32Array {
+        let from = self.offsets[at] as usize;
+        self.values.slice(from, self.offsets[at + 1] as usize - from)
+    }
+}
+
+impl Recording {
+    /// All heads of all requests that have recorded steps, by request, layer and head.
+    pub fn heads(&self) -> impl Iterator<Item = Head<'_>> {
+        self.heads.iter().filter_map(|((request_id, layer, kv_head), rows)| {
+            let request = self.requests.binary_search_by_key(request_id, |request| request.request_id).ok()?;
+            Some(Head {
+                request: &self.requests[request],
+                layer: *layer,
+                kv_head: *kv_head,
+                recording: self,
+                rows: &self.rows[rows.clone()],
+            })
+        })
+    }
+
+    /// Model and grade, as `attention_error.recording` names them.
+    pub fn label(&self) -> String {
+        format!("{} ({})", self.model, self.grade)
+    }
+
+    /// Recorded (step, layer, head) rows.
+    pub fn steps(&self) -> usize {
+        self.rows.len()
+    }
+}
+
+impl<'a> Head<'a> {
+    /// The recorded steps in order.
+    pub fn steps(&self) -> impl ExactSizeIterator<Item = Step<'a>> + use<'a> {
+        let recording = self.recording;
+        self.rows.iter().map(move |row| {
+            let batch = &recording.attention[row.batch];
+            let get = |column: &Option<Float32Array>| {
+                column.as_ref().filter(|column| column.is_valid(row.at)).map(|column| column.value(row.at))
+            };
+            Step {
+                step: row.step,
+                context_tokens: row.context_tokens,
+                mass: batch.mass.get(row.at),
+                sum_sq: get(&batch.sum_sq),
+                out_norm: get(&batch.out_norm),
+                q_norm: get(&batch.q_norm),
+            }
+        })
+    }
+
+    /// The score per prompt token in this channel from the fewest query rows that are at least `rows`.
+    ///
+    /// # Errors
+    /// A channel that was not recorded for this head, or only from fewer rows; the hint says how to record it. `stage` is
+    /// who asks.
+    pub fn score(&self, stage: &str, channel: &Channel, rows: u32) -> Result<&'a [f32]> {
+        let all = self.scores_of(channel.name);
+        if let Some(score) = all.iter().filter(|score| score.rows >= rows).min_by_key(|score| score.rows) {
+            return Ok(score.values.values());
+        }
+        let found = match &all[..] {
+            [] => "the recording does not have it".to_owned(),
+            _ => format!("it was recorded from {} rows only", all.iter().map(|score| score.rows).max().unwrap_or(0)),
+        };
+        let (request, layer, head) = (self.request.request_id, self.layer, self.kv_head);
+        Err(Error::run(format!(
+            "`{stage}` needs channel `{}` from at least {rows} query rows for request {request}, layer {layer}, KV head \
+             {head}, but {found}",
+            channel.name
+        ))
+        .hint(channel.how))
+    }
+
+    /// The score per prompt token in this channel from the most query rows, if it was recorded.
+    pub fn widest_score(&self, channel: &str) -> Option<&'a [f32]> {
+        let widest = self.scores_of(channel).into_iter().max_by_key(|score| score.rows)?;
+        Some(widest.values.values())
+    }
+
+    /// Norms of K and of V per token, at least as many as the longest context, if they were recorded.
+    pub fn norms(&self) -> Option<(&'a [f32], &'a [f32])> {
+        let norms = self.recording.norms.get(&(self.request.request_id, self.layer, self.kv_head))?;
+        Some((norms.key.values(), norms.value.values()))
+    }
+
+    /// Layers of the recorded model.
+    pub fn layers(&self) -> u32 {
+        self.recording.layers
+    }
+
+    fn scores_of(&self, channel: &str) -> Vec<&'a Score> {
+        let all = self.recording.scores.get(&(self.request.request_id, self.layer, self.kv_head));
+        all.into_iter().flatten().filter(|score| score.channel == channel).collect()
+    }
+}
+
+/// The recordings in these batches of the canonical tables, by source.
+///
+/// `requests` may hold those of other sources too; they are left out. Columns that a table may lack are unknown.
+///
+/// # Errors
+/// A column that is missing or of another type, rows of a request that no recording has, a layer or head beyond the
+/// model's, a list of the wrong length, a mass or score that is not a number, and steps that repeat or go back. Messages
+/// name table, request, layer and head.
+pub fn recordings(
+    recordings: &RecordBatch,
+    requests: &[RecordBatch],
+    attention: &[RecordBatch],
+    prefill_scores: &[RecordBatch],
+    kv_stats: &[RecordBatch],
+) -> Result<Vec<Recording>> {
+    let mut all = read_recordings(recordings)?;
+    let owners = read_requests(&mut all, requests)?;
+    for batch in attention {
+        read_attention(&mut all, &owners, batch)?;
+    }
+    all.iter_mut().try_for_each(index_rows)?;
+    for batch in prefill_scores {
+        read_scores(&mut all, &owners, batch)?;
+    }
+    for batch in kv_stats {
+        read_norms(&mut all, &owners, batch)?;
+    }
+    all.iter().try_for_each(check_norms)?;
+    Ok(all)
+}
+
+fn read_recordings(batch: &RecordBatch) -> Result<Vec<Recording>> {
+    let table = "recordings";
+    let number = |name: &str| primitive::<UInt32Type>(batch, table, name);
+    let (source, layers, query_heads) = (number("source_id")?, number("layers")?, number("query_heads")?);
+    let (kv_heads, head_dim, block) = (number("kv_heads")?, number("head_dim")?, number("block_tokens")?);
+    let (model, grade) = (texts(batch, table, "model")?, texts(batch, table, "grade")?);
+    let mut all = Vec::with_capacity(batch.num_rows());
+    for at in 0..batch.num_rows() {
+        let recording = Recording {
+            source_id: source.value(at),
+            model: model[at].clone().unwrap_or_default(),
+            grade: grade[at].clone().unwrap_or_default(),
+            layers: layers.value(at),
+            query_heads: query_heads.value(at),
+            kv_heads: kv_heads.value(at),
+            head_dim: head_dim.value(at),
+            block_tokens: block.value(at),
+            requests: Vec::new(),
+            attention: Vec::new(),
+            rows: Vec::new(),
+            heads: Vec::new(),
+            scores: BTreeMap::new(),
+            norms: BTreeMap::new(),
+        };
+        let is_blank = [recording.layers, recording.kv_heads, recording.head_dim, recording.block_tokens].contains(&0);
+        if is_blank || recording.block_tokens > u32::from(u16::MAX) {
+            return Err(Error::data(format!(
+                "recordings: source {}: layers, KV heads, head width and block tokens must be at least 1, and a block at \
+                 most 65535 tokens",
+                recording.source_id
+            )));
+        }
+        if all.iter().any(|other: &Recording| other.source_id == recording.source_id) {
+            return Err(Error::data(format!("recordings: source {} appears twice", recording.source_id)));
+        }
+        all.push(recording);
+    }
+    all.sort_by_key(|recording| recording.source_id);
+    Ok(all)
+}
+
+/// Hands each request to its recording; returns which one that is, by request.
+fn read_requests(all: &mut [Recording], batches: &[RecordBatch]) -> Result<BTreeMap<u64, usize>> {
+    let mut owners = BTreeMap::new();
+    for batch in batches {
+        let request = primitive::<UInt64Type>(batch, "requests", "request_id")?;
+        let number = |name: &str| primitive::<UInt32Type>(batch, "requests", name);
+        let (source, prompt, output) = (number("source_id")?, number("prompt_tokens")?, number("output_tokens")?);
+        let keys = if batch.column_by_name("source_key").is_some() {
+            texts(batch, "requests", "source_key")?
+        } else {
+            vec![None; batch.num_rows()]
+        };
+        for (at, source_key) in keys.into_iter().enumerate() {
+            let Ok(owner) = all.binary_search_by_key(&source.value(at), |recording| recording.source_id) else {
+                continue;
+            };
+            let request_id = request.value(at);
+            if owners.insert(request_id, owner).is_some() {
+                return Err(Error::data(format!("requests: request {request_id} appears twice")));
+            }
+            let (prompt_tokens, output_tokens) = (prompt.value(at), output.value(at));
+            all[owner].requests.push(Request { request_id, source_key, prompt_tokens, output_tokens });
+        }
+    }
+    for recording in all {
+        recording.requests.sort_by_key(|request| request.request_id);
+    }
+    Ok(owners)
+}
+
+fn read_attention(all: &mut [Recording], owners: &BTreeMap<u64, usize>, batch: &RecordBatch) -> Result<()> {
+    let table = "attention";
+    let places = Places::read(batch, table)?;
+    let number = |name: &str| primitive::<UInt32Type>(batch, table, name);
+    let (step, context) = (number("step")?, number("context_tokens")?);
+    let block = primitive::<UInt16Type>(batch, table, "block_tokens")?;
+    // Each recording keeps the columns of the batches that have rows of it; they share the memory.
+    let mut batch_of: BTreeMap<usize, usize> = BTreeMap::new();
+    for at in 0..batch.num_rows() {
+        let (owner, _) = places.owner(all, owners, table, at)?;
+        let recording = &mut all[owner];
+        let index = match batch_of.get(&owner) {
+            Some(index) => *index,
+            None => {
+                recording.attention.push(Attention {
+                    mass: lists(batch, table, "mass")?,
+                    sum_sq: optional(batch, table, "sum_sq")?,
+                    out_norm: optional(batch, table, "out_norm")?,
+                    q_norm: optional(batch, table, "q_norm")?,
+                });
+                batch_of.insert(owner, recording.attention.len() - 1);
+                recording.attention.len() - 1
+            }
+        };
+        let row = Row { batch: index, at, step: step.value(at), context_tokens: context.value(at) };
+        let (request, layer, head) = places.get(at);
+        let place = || format!("attention: request {request}, step {}, layer {layer}, KV head {head}", row.step);
+        if u32::from(block.value(at)) != recording.block_tokens {
+            let (expected, found) = (recording.block_tokens, block.value(at));
+            return Err(Error::data(format!("{}: expected blocks of {expected} tokens, found {found}", place())));
+        }
+        let mass = recording.attention[index].mass.get(at);
+        let units = row.context_tokens.div_ceil(recording.block_tokens) as usize;
+        if mass.len() != units || units == 0 {
+            return Err(Error::data(format!(
+                "{}: expected {units} masses for {} tokens of context, found {}",
+                place(),
+                row.context_tokens,
+                mass.len()
+            )));
+        }
+        if !mass.iter().all(|mass| *mass >= 0.0 && mass.is_finite()) {
+            return Err(Error::data(format!("{}: expected masses of at least 0, found another number", place())));
+        }
+        recording.heads.push((places.get(at), recording.rows.len()..recording.rows.len() + 1));
+        recording.rows.push(row);
+    }
+    Ok(())
+}
+
+/// Sorts the rows of a recording by request, layer, head and step, and finds where each head's are.
+fn index_rows(recording: &mut Recording) -> Result<()> {
+    let mut placed: Vec<(Place, Row)> =
+        recording.heads.drain(..).map(|(place, range)| (place, recording.rows[range.start])).collect();
+    placed.sort_by_key(|(place, row)| (*place, row.step));
+    recording.rows = placed.iter().map(|(_, row)| *row).collect();
+    let mut start = 0;
+    for head in placed.chunk_by(|a, b| a.0 == b.0) {
+        let (request, layer, kv_head) = head[0].0;
+        let place = format!("attention: request {request}, layer {layer}, KV head {kv_head}");
+        let prompt = recording.requests.iter().find(|candidate| candidate.request_id == request);
+        let mut least = prompt.map_or(0, |request| request.prompt_tokens);
+        for (at, (_, row)) in head.iter().enumerate() {
+            if at > 0 && head[at - 1].1.step == row.step {
+                return Err(Error::data(format!("{place}: step {} appears twice", row.step)));
+            }
+            if row.context_tokens < least {
+                return Err(Error::data(format!(
+                    "{place}: expected at least {least} tokens of context in step {}, found {}",
+                    row.step, row.context_tokens
+                )));
+            }
+            least = row.context_tokens;
+        }
+        recording.heads.push((head[0].0, start..start + head.len()));
+        start += head.len();
+    }
+    Ok(())
+}
+
+fn read_scores(all: &mut [Recording], owners: &BTreeMap<u64, usize>, batch: &RecordBatch) -> Result<()> {
+    let table = "prefill_scores";
+    let places = Places::read(batch, table)?;
+    let channels = texts(batch, table, "channel")?;
+    let scores = lists(batch, table, "score")?;
+    let rows = match batch.column_by_name("rows") {
+        Some(column) => Some(cast::<UInt32Type>(column, table, "rows")?),
+        None => None,
+    };
+    for (at, channel) in channels.into_iter().enumerate() {
+        let (owner, prompt) = places.owner(all, owners, table, at)?;
+        let values = scores.slice(at);
+        let channel = channel.unwrap_or_default();
+        let (request, layer, head) = places.get(at);
+        let place = || format!("{table}: request {request}, layer {layer}, KV head {head}, channel `{channel}`");
+        if values.len() != prompt as usize {
+            return Err(Error::data(format!("{}: expected {prompt} scores, found {}", place(), values.len())));
+        }
+        if !values.values().iter().all(|score| score.is_finite()) {
+            return Err(Error::data(format!("{}: a score is not a finite number", place())));
+        }
+        let rows = rows.as_ref().filter(|rows| rows.is_valid(at)).map_or(0, |rows| rows.value(at));
+        let known = all[owner].scores.entry((request, layer, head)).or_default();
+        if known.iter().any(|score| score.channel == channel && score.rows == rows) {
+            return Err(Error::data(format!("{} from {rows} rows appears twice", place())));
+        }
+        known.push(Score { channel, rows, values });
+    }
+    Ok(())
+}
+
+fn read_norms(all: &mut [Recording], owners: &BTreeMap<u64, usize>, batch: &RecordBatch) -> Result<()> {
+    let table = "kv_stats";
+    let places = Places::read(batch, table)?;
+    let (keys, values) = (lists(batch, table, "k_norm")?, lists(batch, table, "v_norm")?);
+    for at in 0..batch.num_rows() {
+        let (owner, _) = places.owner(all, owners, table, at)?;
+        let norms = Norms { key: keys.slice(at), value: values.slice(at) };
+        let (request, layer, head) = places.get(at);
+        let place = || format!("{table}: request {request}, layer {layer}, KV head {head}");
+        if norms.key.len() != norms.value.len() {
+            let (keys, values) = (norms.key.len(), norms.value.len());
+            return Err(Error::data(format!("{}: {keys} norms of K but {values} of V", place())));
+        }
+        if ![&norms.key, &norms.value].iter().all(|norms| norms.values().iter().all(|n| *n >= 0.0 && n.is_finite())) {
+            return Err(Error::data(format!("{}: expected norms of at least 0, found another number", place())));
+        }
+        if all[owner].norms.insert((request, layer, head), norms).is_some() {
+            return Err(Error::data(format!("{} appears twice", place())));
+        }
+    }
+    Ok(())
+}
+
+/// Norms must reach to the end of the longest recorded context.
+fn check_norms(recording: &Recording) -> Result<()> {
+    for ((request, layer, head), rows) in &recording.heads {
+        let longest = recording.rows[rows.clone()].last().map_or(0, |row| row.context_tokens as usize);
+        let Some(norms) = recording.norms.get(&(*request, *layer, *head)) else { continue };
+        if norms.key.len() < longest {
+            let found = norms.key.len();
+            return Err(Error::data(format!(
+                "kv_stats: request {request}, layer {layer}, KV head {head}: expected at least {longest} norms, found {found}"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The columns that say where a row belongs.
+struct Places {
+    request: PrimitiveArray<UInt64Type>,
+    layer: PrimitiveArray<UInt16Type>,
+    head: PrimitiveArray<UInt16Type>,
+}
+
+impl Places {
+    fn read(batch: &RecordBatch, table: &str) -> Result<Self> {
+        Ok(Self {
+            request: primitive(batch, table, "request_id")?,
+            layer: primitive(batch, table, "layer")?,
+            head: primitive(batch, table, "kv_head")?,
+        })
+    }
+
+    fn get(&self, at: usize) -> Place {
+        (self.request.value(at), self.layer.value(at), self.head.value(at))
+    }
+
+    /// The recording that a row belongs to, and the tokens of its request's prompt.
+    fn owner(&self, all: &[Recording], owners: &BTreeMap<u64, usize>, table: &str, at: usize) -> Result<(usize, u32)> {
+        let (request, layer, head) = self.get(at);
+        let lost = || Error::data(format!("{table}: request {request} belongs to no recording"));
+        let owner = *owners.get(&request).ok_or_else(lost)?;
+        let recording = &all[owner];
+        let (layers, heads) = (recording.layers, recording.kv_heads);
+        if u32::from(layer) >= layers || u32::from(head) >= heads {
+            return Err(Error::data(format!(
+                "{table}: request {request}: layer {layer}, KV head {head} is beyond the {layers} layers and {heads} KV heads \
+                 of the recording"
+            )));
+        }
+        let found = recording.requests.binary_search_by_key(&request, |candidate| candidate.request_id);
+        found.map(|found| (owner, recording.requests[found].prompt_tokens)).map_err(|_| lost())
+    }
+}
+
+fn column<'a>(batch: &'a RecordBatch, table: &str, name: &str) -> Result<&'a ArrayRef> {
+    batch.column_by_name(name).ok_or_else(|| Error::data(format!("{table}: column `{name}` is missing")))
+}
+
+fn known<'a>(batch: &'a RecordBatch, table: &str, name: &str) -> Result<&'a ArrayRef> {
+    let column = column(batch, table, name)?;
+    if column.null_count() > 0 {
+        return Err(Error::data(format!("{table}: column `{name}` has {} unknown values", column.null_count())));
+    }
+    Ok(column)
+}
+
+fn primitive<T: ArrowPrimitiveType>(batch: &RecordBatch, table: &str, name: &str) -> Result<PrimitiveArray<T>> {
+    cast(known(batch, table, name)?, table, name)
+}
+
+fn optional(batch: &RecordBatch, table: &str, name: &str) -> Result<Option<Float32Array>> {
+    batch.column_by_name(name).map(|column| cast::<Float32Type>(column, table, name)).transpose()
+}
+
+fn cast<T: ArrowPrimitiveType>(column: &ArrayRef, table: &str, name: &str) -> Result<PrimitiveArray<T>> {
+    let wrong =
+        || Error::data(format!("{table}: column `{name}`: expected {}, found {}", T::DATA_TYPE, column.data_type()));
+    column.as_primitive_opt::<T>().cloned().ok_or_else(wrong)
+}
+
+fn texts(batch: &RecordBatch, table: &str, name: &str) -> Result<Vec<Option<String>>> {
+    let column = column(batch, table, name)?;
+    let wrong = || Error::data(format!("{table}: column `{name}`: expected Utf8, found {}", column.data_type()));
+    let texts = column.as_string_opt::<i32>().ok_or_else(wrong)?;
+    Ok(texts.iter().map(|text| text.map(str::to_owned)).collect())
+}
+
+fn lists(batch: &RecordBatch, table: &str, name: &str) -> Result<Lists> {
+    let column = known(batch, table, name)?;
+    let wrong =
+        || Error::data(format!("{table}: column `{name}`: expected a list of Float32, found {}", column.data_type()));
+    let list: &ListArray = column.as_list_opt::<i32>().ok_or_else(wrong)?;
+    let values = list.values().as_primitive_opt::<Float32Type>().ok_or_else(wrong)?;
+    if values.null_count() > 0 {
+        return Err(Error::data(format!("{table}: lists of column `{name}` hold unknown values")));
+    }
+    Ok(Lists { offsets: list.offsets().clone(), values: values.clone() })
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,128 @@
+//! Where policies, costs and serving meet: a scenario goes in, the rows of a run come out.
+//!
+//! A failed scenario keeps its error and never hides the rest. Everything here is a function of its inputs; the tool crate
+//! may replay scenarios on many threads and puts the results together in the scenarios' order.
+
+mod demand;
+mod metrics;
+mod tables;
+mod usage;
+
+pub use metrics::{DEFINITIONS, Definition};
+pub use tables::{Run, tables};
+
+use crate::cost::{Parallel, Plan, plan};
+use crate::error::Result;
+use crate::machine::Machine;
+use crate::model::{Model, WeightDtype};
+use crate::policy::{Shape, Stack, shape};
+use crate::prices::{Price, PriceBook, price_of};
+use crate::serving::{CapturedStep, Outcome, Rules, captured, serve};
+use crate::workload::Workload;
+
+/// Where batches come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// The trace's own steps.
+    Captured,
+    /// Arrivals.
+    Open,
+}
+
+/// A combination to replay, with every name resolved.
+#[derive(Debug, Clone)]
+pub struct Scenario {
+    /// What the user calls it.
+    pub name: String,
+    /// Whether the others are compared with it.
+    pub is_baseline: bool,
+    /// Index into the run's workloads.
+    pub workload: usize,
+    /// The model.
+    pub model: Model,
+    /// The policy stack.
+    pub policy: Stack,
+    /// The machine.
+    pub machine: Machine,
+    /// Where batches come from.
+    pub mode: Mode,
+    /// The engine's rules.
+    pub rules: Rules,
+    /// Arrival rate as a multiple of the trace's.
+    pub rate: f64,
+    /// Accelerators per instance, and instances.
+    pub parallel: Parallel,
+    /// Number format of the weights.
+    pub dtype: WeightDtype,
+    /// The price book.
+    pub prices: PriceBook,
+    /// Seed of everything random.
+    pub seed: u64,
+}
+
+/// Requests to replay, and the steps that were captured with them.
+#[derive(Debug, Clone)]
+pub struct Source {
+    /// The requests.
+    pub workload: Workload,
+    /// Captured steps in their order; empty where there are none.
+    pub steps: Vec<CapturedStep>,
+}
+
+/// What a scenario came to.
+#[derive(Debug, Clone)]
+pub struct Found {
+    /// The policy's demand.
+    pub shape: Shape,
+    /// The scenario as priced.
+    pub plan: Plan,
+    /// What happened.
+    pub outcome: Outcome,
+    /// What the accelerators cost.
+    pub price: Price,
+    /// First arrival to last token, nanoseconds.
+    pub duration_ns: i64,
+    /// Busy time that the requests ask for over the time in which they come; `None` in captured mode.
+    pub offered_load: Option<f64>,
+}
+
+impl Scenario {
+    /// Accelerators in all.
+    pub fn accelerators(&self) -> u32 {
+        self.parallel.tensor.saturating_mul(self.parallel.instances)
+    }
+}
+
+/// Replays one scenario.
+///
+/// # Errors
+/// Whatever makes the scenario impossible: a policy that the model cannot take, weights that do not fit, a link that is
+/// not published.
+pub fn replay(scenario: &Scenario, source: &Source) -> Result<Found> {
+    let shape = shape(&scenario.policy, &scenario.model)?;
+    let plan = plan(&scenario.model, &shape, &scenario.machine, scenario.dtype, scenario.parallel)?;
+    let (outcome, offered_load) = match scenario.mode {
+        Mode::Captured => {
+            if source.steps.is_empty() {
+                return Err(crate::error::Error::run(format!("`{}` has no captured steps", source.workload.name))
+                    .hint("use `mode = \"open\"`, or ingest a recording"));
+            }
+            (captured(&plan, &source.steps, source.workload.len()), None)
+        }
+        Mode::Open => {
+            let workload = source.workload.at_rate(scenario.rate);
+            let outcome = serve(&plan, &workload, scenario.parallel.instances, &scenario.rules);
+            let load = metrics::offered_load(&plan, scenario, &workload, &outcome);
+            (outcome, load)
+        }
+    };
+    let ends = outcome.stretches.iter().map(|stretch| stretch.start_ns + stretch.total_ns);
+    Ok(Found {
+        price: price_of(&scenario.prices, &scenario.machine.preset),
+        duration_ns: ends.max().unwrap_or(0),
+        shape,
+        plan,
+        outcome,
+        offered_load,
+    })
+}

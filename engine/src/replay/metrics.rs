@@ -1,0 +1,337 @@
+//! Named figures and their definitions.
+
+use super::{Found, Scenario};
+use crate::cost::{BLOCK_TOKENS, Batch, Plan, price};
+use crate::economics::{cost_usd, energy_j, usd_per_mtok};
+use crate::machine::Sourced;
+use crate::model::Certainty;
+use crate::serving::quantile::{of_sorted, of_tokens};
+use crate::serving::{Fate, Outcome};
+use crate::workload::{PrefixCounts, Workload};
+
+/// What a named figure means.
+#[derive(Debug)]
+pub struct Definition {
+    /// Its name.
+    pub name: &'static str,
+    /// Its unit.
+    pub unit: &'static str,
+    /// `higher`, `lower` or `neither`.
+    pub better: &'static str,
+    /// What is divided; empty where nothing is.
+    pub numerator: &'static str,
+    /// By what.
+    pub denominator: &'static str,
+    /// What it means.
+    pub definition: &'static str,
+}
+
+macro_rules! definitions {
+    ($($name:literal, $unit:literal, $better:literal, $numerator:literal / $denominator:literal, $definition:literal;)*) => {
+        /// Every named figure, in the order in which it is shown.
+        pub static DEFINITIONS: &[Definition] = &[$(Definition {
+            name: $name,
+            unit: $unit,
+            better: $better,
+            numerator: $numerator,
+            denominator: $denominator,
+            definition: $definition,
+        }),*];
+    };
+}
+
+definitions! {
+    "workload_requests", "requests", "neither", ""/"", "Requests of the workload.";
+    "workload_block_references", "blocks", "neither", ""/"", "Block ids of all prompts, repetitions counted.";
+    "workload_distinct_blocks", "blocks", "neither", ""/"", "Different block ids.";
+    "workload_leading_block_hits", "blocks", "higher", ""/"", "Block references found while all before them in the same prompt were found, in file order, when every block of a request is inserted after its look-up and nothing is ever evicted.";
+    "workload_leading_block_hit_ratio", "ratio", "higher", "leading block hits"/"block references", "Leading block hits over block references, partial last blocks counted as whole; no capacity limit.";
+    "workload_leading_token_hit_ratio", "ratio", "higher", "prompt tokens in leading block hits"/"prompt tokens", "The same, weighted by tokens.";
+    "workload_full_block_hit_ratio", "ratio", "higher", "leading hits of full blocks"/"full blocks", "The same over full blocks only, which are all that an engine can share.";
+    "workload_mean_request_hit_ratio", "ratio", "higher", "sum of each request's token hit ratio"/"requests", "Mean over requests of the share of prompt tokens in leading hits.";
+    "requests_finished", "requests", "higher", ""/"", "Requests served to the end.";
+    "requests_rejected", "requests", "lower", ""/"", "Requests turned away because they can never fit in KV memory or have no prompt.";
+    "preemptions", "", "lower", ""/"", "Times a running request was put back for want of KV memory.";
+    "duration_s", "s", "lower", ""/"", "First arrival to last token.";
+    "prompt_tokens", "tokens", "neither", ""/"", "Prompt tokens of finished requests.";
+    "output_tokens", "tokens", "neither", ""/"", "Tokens generated.";
+    "output_tokens_per_s", "tokens/s", "higher", "output tokens"/"duration", "Output tokens over the whole duration, idle time included.";
+    "total_tokens_per_s", "tokens/s", "higher", "prompt and output tokens"/"duration", "Prompt and output tokens over the whole duration.";
+    "output_tokens_per_s_per_accelerator", "tokens/s", "higher", "output tokens"/"duration and accelerators", "Output tokens per second and accelerator of the attention side.";
+    "output_tokens_per_s_per_user", "tokens/s", "higher", "1"/"median time between tokens", "What a user sees in the median: the inverse of p50_itl_ms.";
+    "p50_ttft_ms", "ms", "lower", ""/"", "Median over requests of the time from arrival to first token.";
+    "p90_ttft_ms", "ms", "lower", ""/"", "90th percentile of the same.";
+    "p99_ttft_ms", "ms", "lower", ""/"", "99th percentile of the same.";
+    "p50_itl_ms", "ms", "lower", ""/"", "Median over all tokens but each request's first of the time since the token before.";
+    "p90_itl_ms", "ms", "lower", ""/"", "90th percentile of the same.";
+    "p99_itl_ms", "ms", "lower", ""/"", "99th percentile of the same.";
+    "p999_itl_ms", "ms", "lower", ""/"", "99.9th percentile of the same.";
+    "max_itl_ms", "ms", "lower", ""/"", "Largest time between two tokens of a request.";
+    "p50_e2e_ms", "ms", "lower", ""/"", "Median over requests of the time from arrival to last token.";
+    "p99_e2e_ms", "ms", "lower", ""/"", "99th percentile of the same.";
+    "offered_load_ratio", "ratio", "lower", "busy time the requests ask for"/"time in which they come", "Prefill of the tokens that had to be computed, in full chunks, and decode in the largest batch that fits, over the time from first to last arrival and the instances; above 1 the queue grows without end.";
+    "utilisation_ratio", "ratio", "neither", "time in engine steps"/"duration and instances", "Share of the duration in which an instance ran a step.";
+    "compute_busy_ratio", "ratio", "higher", "time the arithmetic alone would take"/"step time", "Share of step time in which arithmetic runs at its achievable rate.";
+    "compute_waiting_ratio", "ratio", "lower", "step time in which arithmetic waits for data"/"step time", "Share of step time that arithmetic waits for KV, weights, collectives, tiers or links.";
+    "overhead_ratio", "ratio", "lower", "kernel floors and host time"/"step time", "Share of step time in kernel floors and on the host.";
+    "policy_work_ratio", "ratio", "lower", "time of the policy's own work"/"step time", "Share of step time in scoring, packing and dequantization.";
+    "hit_tokens_ratio", "ratio", "higher", "prompt tokens found in the prefix cache at first admission"/"prompt tokens of finished requests", "Token-weighted prefix hit ratio with this memory; recomputation after a preemption is no hit.";
+    "usd_total", "USD", "lower", ""/"", "Price of all accelerators over the duration.";
+    "usd_per_mtok_total", "USD/Mtok", "lower", "price over the duration"/"prompt and output tokens", "Dollars per million tokens in all.";
+    "usd_per_mtok_input", "USD/Mtok", "lower", "price over the duration"/"prompt tokens", "The same dollars per million prompt tokens.";
+    "usd_per_mtok_output", "USD/Mtok", "lower", "price over the duration"/"output tokens", "The same dollars per million output tokens.";
+    "usd_per_mtok_total_saturated", "USD/Mtok", "lower", "price over the time that the requests ask for"/"prompt and output tokens", "usd_per_mtok_total times the offered load: what a token would cost if requests came just as fast as they can be served, with the prefix hits of this replay.";
+    "usd_per_mtok_output_saturated", "USD/Mtok", "lower", "price over the time that the requests ask for"/"output tokens", "The same per million output tokens.";
+    "energy_j_per_output_token", "J", "lower", "all-in power over the duration"/"output tokens", "All-in provisioned power times duration per output token.";
+    "kv_capacity_bytes", "bytes", "higher", ""/"", "KV that fits beside weights and reserve, all instances.";
+    "kv_capacity_tokens", "tokens", "higher", "KV capacity"/"growing bytes per token", "Context tokens that fit, all instances, windows not counted.";
+    "kv_peak_held_bytes", "bytes", "lower", ""/"", "Most KV that running requests of one instance held at a time.";
+    "kv_bytes_per_token", "bytes", "lower", ""/"", "KV bytes that one more token adds to a long context under this policy, without replicas.";
+    "kv_read_bytes_per_output_token", "bytes", "lower", "KV read"/"output tokens", "KV bytes read, prefill included, per output token.";
+    "delivered_memory_ratio", "ratio", "higher", "bytes moved in main memory"/"peak bandwidth times step time", "Share of peak memory bandwidth delivered while steps ran.";
+    "p50_request_kv_bytes", "bytes", "lower", ""/"", "Median over requests of KV held at the end, in whole blocks.";
+    "p99_request_kv_bytes", "bytes", "lower", ""/"", "99th percentile of the same.";
+    "sessions_p50", "requests", "higher", "KV capacity"/"p50_request_kv_bytes", "Requests of median size that fit at a time, all instances.";
+    "sessions_p99", "requests", "higher", "KV capacity"/"p99_request_kv_bytes", "Requests of 99th-percentile size that fit at a time, all instances.";
+    "lost_mass_ratio", "ratio", "lower", "softmax mass on dropped tokens"/"softmax mass", "Mean over steps, layers and heads of the recordings of the mass that the policy drops.";
+    "output_error_ratio", "ratio", "lower", "expected error of the attention output"/"its norm", "Mean over the recordings of the error by quantization.";
+}
+
+/// A figure of a scenario.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Figure {
+    pub name: &'static str,
+    pub value: Option<f64>,
+    pub certainty: Certainty,
+}
+
+/// Sums over a replay's stretches.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sums {
+    steps_ns: i64,
+    busy: f64,
+    waiting: f64,
+    overhead: f64,
+    policy: f64,
+    memory_bytes: f64,
+    kv_read: f64,
+    peak_held: u64,
+}
+
+fn sums(outcome: &Outcome) -> Sums {
+    let mut sums = Sums::default();
+    for stretch in &outcome.stretches {
+        let cost = &stretch.cost;
+        sums.steps_ns += stretch.total_ns;
+        sums.busy += cost.busy;
+        sums.waiting += cost.waiting();
+        sums.overhead += cost.overhead;
+        sums.policy += cost.policy;
+        sums.memory_bytes += cost.kv_read_bytes + cost.kv_written_bytes + cost.weight_read_bytes;
+        sums.kv_read += cost.kv_read_bytes;
+        sums.peak_held = sums.peak_held.max(stretch.held_bytes);
+    }
+    sums
+}
+
+/// Figures of one scenario, in the order of [`DEFINITIONS`].
+pub(super) fn of_scenario(scenario: &Scenario, found: &Found, workload: &Workload) -> Vec<Figure> {
+    let time = found.plan.certainty;
+    let mut figures = Vec::new();
+    let mut put = |name: &'static str, value: Option<f64>, certainty: Certainty| {
+        figures.push(Figure { name, value, certainty });
+    };
+    let (prompts, outputs) = tokens(found, workload);
+    let seconds = found.duration_ns as f64 / 1e9;
+    let rate = |tokens: u64| (seconds > 0.0).then(|| tokens as f64 / seconds);
+    let fates = |fate: fn(Fate) -> bool| found.outcome.served.iter().filter(|served| fate(served.fate)).count() as f64;
+    put("requests_finished", Some(fates(|fate| fate == Fate::Finished)), time);
+    put("requests_rejected", Some(fates(|fate| matches!(fate, Fate::TooLarge | Fate::NoPrompt))), time);
+    put("preemptions", Some(found.outcome.served.iter().map(|served| f64::from(served.preemptions)).sum()), time);
+    put("duration_s", Some(seconds), time);
+    put("prompt_tokens", Some(prompts as f64), Certainty::Measured);
+    put("output_tokens", Some(outputs as f64), Certainty::Measured);
+    put("output_tokens_per_s", rate(outputs), time);
+    put("total_tokens_per_s", rate(prompts + outputs), time);
+    let accelerators = f64::from(scenario.accelerators());
+    put("output_tokens_per_s_per_accelerator", rate(outputs).map(|rate| rate / accelerators), time);
+    latencies(found, &mut put);
+    shares(scenario, found, prompts, outputs, &mut put);
+    money(scenario, found, (prompts, outputs), &mut put);
+    capacity(scenario, found, workload, &mut put);
+    figures
+}
+
+type Put<'a> = dyn FnMut(&'static str, Option<f64>, Certainty) + 'a;
+
+fn tokens(found: &Found, workload: &Workload) -> (u64, u64) {
+    let finished = found.outcome.served.iter().enumerate().filter(|(_, served)| served.fate == Fate::Finished);
+    finished.fold((0, 0), |(prompts, outputs), (at, _)| {
+        (prompts + u64::from(workload.prompt[at]), outputs + u64::from(workload.output[at]))
+    })
+}
+
+fn latencies(found: &Found, put: &mut Put<'_>) {
+    let time = found.plan.certainty;
+    let sorted = |of: fn(&crate::serving::Served) -> Option<i64>| {
+        let mut values: Vec<i64> = found.outcome.served.iter().filter_map(of).collect();
+        values.sort_unstable();
+        values
+    };
+    let ms = |ns: Option<i64>| ns.map(|ns| ns as f64 / 1e6);
+    let itl = of_tokens(&found.outcome, &[0.5, 0.9, 0.99, 0.999, 1.0]);
+    put("output_tokens_per_s_per_user", itl[0].filter(|&ns| ns > 0).map(|ns| 1e9 / ns as f64), time);
+    let ttft = sorted(|served| served.ttft_ns);
+    for (name, ratio) in [("p50_ttft_ms", 0.5), ("p90_ttft_ms", 0.9), ("p99_ttft_ms", 0.99)] {
+        put(name, ms(of_sorted(&ttft, ratio)), time);
+    }
+    let names = ["p50_itl_ms", "p90_itl_ms", "p99_itl_ms", "p999_itl_ms", "max_itl_ms"];
+    for (name, value) in names.into_iter().zip(itl) {
+        put(name, ms(value), time);
+    }
+    let e2e = sorted(|served| served.e2e_ns);
+    put("p50_e2e_ms", ms(of_sorted(&e2e, 0.5)), time);
+    put("p99_e2e_ms", ms(of_sorted(&e2e, 0.99)), time);
+}
+
+fn shares(scenario: &Scenario, found: &Found, prompts: u64, outputs: u64, put: &mut Put<'_>) {
+    let (time, sums) = (found.plan.certainty, sums(&found.outcome));
+    let ratio = |part: f64, whole: f64| (whole > 0.0).then(|| part / whole);
+    let steps = sums.steps_ns as f64;
+    let instances = f64::from(scenario.parallel.instances);
+    put("offered_load_ratio", found.offered_load, time);
+    put("utilisation_ratio", ratio(steps, found.duration_ns as f64 * instances), time);
+    put("compute_busy_ratio", ratio(sums.busy, steps), time);
+    put("compute_waiting_ratio", ratio(sums.waiting, steps), time);
+    put("overhead_ratio", ratio(sums.overhead, steps), time);
+    put("policy_work_ratio", ratio(sums.policy, steps), time);
+    let hits: f64 = found.outcome.served.iter().map(|served| f64::from(served.hit_tokens)).sum();
+    put("hit_tokens_ratio", ratio(hits, prompts as f64), time);
+    put("kv_read_bytes_per_output_token", ratio(sums.kv_read, outputs as f64), time);
+    let peak = scenario.machine.accelerator.memory_bytes_per_s.value / 1e9 * found.plan.tensor;
+    put("delivered_memory_ratio", ratio(sums.memory_bytes, peak * steps), time);
+    put("kv_peak_held_bytes", Some(sums.peak_held as f64), time);
+}
+
+fn money(scenario: &Scenario, found: &Found, (prompts, outputs): (u64, u64), put: &mut Put<'_>) {
+    let certainty = |sourced: &Option<Sourced>| {
+        sourced.as_ref().map_or(Certainty::Assumed, |sourced| sourced.certainty.min(found.plan.certainty))
+    };
+    let duration = found.duration_ns as f64;
+    let price = &found.price.usd_per_accelerator_hour;
+    let usd = price.as_ref().map(|price| cost_usd(price.value, scenario.accelerators(), duration));
+    put("usd_total", usd, certainty(price));
+    for (name, tokens) in
+        [("usd_per_mtok_total", prompts + outputs), ("usd_per_mtok_input", prompts), ("usd_per_mtok_output", outputs)]
+    {
+        put(name, usd.and_then(|usd| usd_per_mtok(usd, tokens)), certainty(price));
+    }
+    let saturated = |tokens: u64| Some(usd_per_mtok(usd?, tokens)? * found.offered_load?);
+    put("usd_per_mtok_total_saturated", saturated(prompts + outputs), certainty(price));
+    put("usd_per_mtok_output_saturated", saturated(outputs), certainty(price));
+    let power = &found.price.w_per_accelerator;
+    let joules = power.as_ref().map(|power| energy_j(power.value, scenario.accelerators(), duration));
+    let per_token = joules.filter(|_| outputs > 0).map(|joules| joules / outputs as f64);
+    put("energy_j_per_output_token", per_token, certainty(power));
+}
+
+fn capacity(scenario: &Scenario, found: &Found, workload: &Workload, put: &mut Put<'_>) {
+    let (accelerator, efficiency) = (&scenario.machine.accelerator, &scenario.machine.efficiency);
+    let model = scenario.model.certainty;
+    let memory = accelerator.memory_bytes.certainty.min(efficiency.reserve_bytes.certainty).min(model);
+    let bytes = found.plan.capacity_bytes as f64 * f64::from(scenario.parallel.instances);
+    put("kv_capacity_bytes", Some(bytes), memory);
+    let growing = found.plan.growing_bytes();
+    put("kv_capacity_tokens", (growing > 0).then(|| (bytes / growing as f64).floor()), memory);
+    let grows = |group: &&crate::policy::Group| group.keep.total.is_none();
+    let per_token = found.shape.groups.iter().filter(grows).map(|group| u64::from(group.layers) * group.token_bytes);
+    put("kv_bytes_per_token", Some(per_token.sum::<u64>() as f64), model);
+    let footprint = |at: usize| {
+        let context = workload.prompt[at].saturating_add(workload.output[at].saturating_sub(1));
+        found.plan.footprint(workload.prompt[at], context, true) as i64
+    };
+    let mut footprints: Vec<i64> = (0..workload.len()).map(footprint).collect();
+    footprints.sort_unstable();
+    for (name, sessions, ratio) in
+        [("p50_request_kv_bytes", "sessions_p50", 0.5), ("p99_request_kv_bytes", "sessions_p99", 0.99)]
+    {
+        let size = of_sorted(&footprints, ratio).map(|bytes| bytes as f64);
+        put(name, size, model);
+        put(sessions, size.filter(|&size| size > 0.0).map(|size| (bytes / size).floor()), memory);
+    }
+}
+
+/// Figures of a workload.
+pub(super) fn of_workload(workload: &Workload, counts: &PrefixCounts) -> Vec<Figure> {
+    let blocks = workload.unit_tokens > 0;
+    let ratio = (counts.references > 0).then(|| counts.leading_hits as f64 / counts.references as f64);
+    [
+        ("workload_requests", Some(workload.len() as f64)),
+        ("workload_block_references", blocks.then_some(counts.references as f64)),
+        ("workload_distinct_blocks", blocks.then_some(counts.distinct as f64)),
+        ("workload_leading_block_hits", blocks.then_some(counts.leading_hits as f64)),
+        ("workload_leading_block_hit_ratio", ratio),
+        ("workload_leading_token_hit_ratio", blocks.then_some(counts.token_ratio)),
+        ("workload_full_block_hit_ratio", blocks.then_some(counts.full_block_ratio)),
+        ("workload_mean_request_hit_ratio", blocks.then_some(counts.mean_request_ratio)),
+    ]
+    .map(|(name, value)| Figure { name, value, certainty: Certainty::Measured })
+    .to_vec()
+}
+
+/// See the definition of `offered_load_ratio`.
+pub(super) fn offered_load(plan: &Plan, scenario: &Scenario, workload: &Workload, outcome: &Outcome) -> Option<f64> {
+    let span = workload.span_ns() as f64 * f64::from(scenario.parallel.instances);
+    if span <= 0.0 {
+        return None;
+    }
+    let groups = plan.groups.len();
+    let (mut pairs, mut read) = (vec![0.0; groups], vec![0; groups]);
+    let none = vec![0; groups];
+    let (mut prefill_ns, mut footprints, mut steps) = (0.0, 0.0, 0.0);
+    let mut kept = vec![0.0; groups];
+    for (at, served) in outcome.served.iter().enumerate().filter(|(_, served)| served.fate == Fate::Finished) {
+        let (prompt, output) = (workload.prompt[at], workload.output[at]);
+        let computed = prompt - served.hit_tokens.min(prompt);
+        for (group, planned) in plan.groups.iter().enumerate() {
+            let keep = planned.group.keep;
+            pairs[group] = crate::serving::pairs(prompt - computed, prompt, keep.total);
+            read[group] = u64::from(prompt);
+            let steps = f64::from(output.saturating_sub(1));
+            kept[group] += steps * f64::from(keep.tokens(prompt, prompt.saturating_add(output / 2)));
+        }
+        let batch = Batch {
+            decode_requests: 0,
+            kept_tokens: &none,
+            prefill_tokens: u64::from(computed),
+            prefill_rows: 1,
+            prefill_pairs: &pairs,
+            prefill_context: &read,
+            scored_tokens: 0,
+        };
+        // The overhead of a step is shared when chunks of several requests fill it.
+        let share = f64::from(computed) / f64::from(scenario.rules.step_tokens);
+        let cost = price(plan, &batch);
+        prefill_ns += cost.total() - cost.overhead * (1.0 - share.min(1.0));
+        let held = plan.footprint(prompt, prompt.saturating_add(output), true) as f64;
+        footprints += held * f64::from(output.saturating_sub(1));
+        steps += f64::from(output.saturating_sub(1));
+    }
+    if steps == 0.0 {
+        return Some(prefill_ns / span);
+    }
+    let fitting = (plan.capacity_bytes as f64 / (footprints / steps).max(f64::from(BLOCK_TOKENS))).floor();
+    let batch_size = fitting.clamp(1.0, f64::from(scenario.rules.running_requests));
+    let batch_kept: Vec<u64> = kept.iter().map(|sum| (sum / steps * batch_size) as u64).collect();
+    let zeros = vec![0.0; groups];
+    let batch = Batch {
+        decode_requests: batch_size as u64,
+        kept_tokens: &batch_kept,
+        prefill_tokens: 0,
+        prefill_rows: 0,
+        prefill_pairs: &zeros,
+        prefill_context: &none,
+        scored_tokens: 0,
+    };
+    Some((prefill_ns + price(plan, &batch).total() * steps / batch_size) / span)
+}

@@ -1,0 +1,513 @@
+//! The rows of a run, table by table.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, Float64Array, Int64Array, RecordBatch, StringArray, UInt32Array, UInt64Array};
+use arrow::datatypes::Float64Type;
+
+use super::metrics::{self, DEFINITIONS, Figure};
+use super::{Found, Mode, Scenario, Source, demand, usage};
+use crate::error::Result;
+use crate::machine::parameters;
+use crate::model::{Attention, Certainty, WeightDtype};
+use crate::schema::result::{
+    ATTENTION_ERROR, DEMAND, LINK_USAGE, MACHINES, METRIC_DEFS, METRICS, MODELS, PRICES, QUANTILES, REQUEST_COSTS,
+    SCENARIOS, STEP_COSTS, TIER_USAGE, TIERS,
+};
+use crate::schema::{Cell, Table, batch_of_rows};
+use crate::serving::quantile::{GRID, of_sorted, of_tokens};
+use crate::serving::{Fate, Served, Stretch};
+use crate::workload::prefix_counts;
+
+/// Everything that a run found.
+#[derive(Debug)]
+pub struct Run<'a> {
+    /// The run's id.
+    pub id: &'a str,
+    /// What was replayed.
+    pub sources: &'a [Source],
+    /// The scenarios.
+    pub scenarios: &'a [Scenario],
+    /// What each came to, in the same order.
+    pub found: &'a [Result<Found>],
+    /// Rows of `attention_error`, one batch per policy and recording.
+    pub errors: &'a [RecordBatch],
+}
+
+/// All result tables of a run, each with its batches.
+///
+/// # Errors
+/// Only a table that does not fit its schema, which is a bug.
+pub fn tables(run: &Run<'_>) -> Result<Vec<(&'static Table, Vec<RecordBatch>)>> {
+    let done: Vec<(u32, &Scenario, &Found)> = run
+        .scenarios
+        .iter()
+        .zip(run.found)
+        .enumerate()
+        .filter_map(|(at, (scenario, found))| Some((at as u32, scenario, found.as_ref().ok()?)))
+        .collect();
+    let each = |of: fn(u32, &Scenario, &Found, &Source) -> Result<RecordBatch>| -> Result<Vec<RecordBatch>> {
+        done.iter().map(|(at, scenario, found)| of(*at, scenario, found, &run.sources[scenario.workload])).collect()
+    };
+    Ok(vec![
+        (&SCENARIOS, vec![scenarios(run)?]),
+        (&DEMAND, demands(run, &done)?),
+        (&ATTENTION_ERROR, run.errors.to_vec()),
+        (&STEP_COSTS, each(|at, _, found, _| step_costs(at, found))?),
+        (&REQUEST_COSTS, each(request_costs)?),
+        (&QUANTILES, each(|at, _, found, _| quantiles(at, found))?),
+        (&TIER_USAGE, each(|at, scenario, found, _| tier_usage(at, scenario, found))?),
+        (&LINK_USAGE, each(|at, scenario, found, _| link_usage(at, scenario, found))?),
+        (&METRICS, vec![figures(run, &done)?]),
+        (&METRIC_DEFS, vec![definitions()?]),
+        (&MODELS, vec![models(&done)?]),
+        (&MACHINES, vec![machines(&done)?]),
+        (&TIERS, vec![tiers(&done)?]),
+        (&PRICES, vec![prices(&done)?]),
+    ])
+}
+
+/// How a certainty is written.
+pub(super) fn word(certainty: Certainty) -> &'static str {
+    match certainty {
+        Certainty::Assumed => "assumed",
+        Certainty::Published => "published",
+        Certainty::Calibrated => "calibrated",
+        Certainty::Measured => "measured",
+    }
+}
+
+fn dtype(dtype: WeightDtype) -> &'static str {
+    match dtype {
+        WeightDtype::Bf16 => "bf16",
+        WeightDtype::Fp8 => "fp8",
+        WeightDtype::Nvfp4 => "nvfp4",
+    }
+}
+
+fn scenarios(run: &Run<'_>) -> Result<RecordBatch> {
+    let rows: Vec<Vec<Cell>> = run
+        .scenarios
+        .iter()
+        .zip(run.found)
+        .enumerate()
+        .map(|(at, (scenario, found))| {
+            let ok = found.as_ref().ok();
+            vec![
+                (at as u32).into(),
+                run.id.into(),
+                scenario.name.clone().into(),
+                scenario.is_baseline.into(),
+                run.sources[scenario.workload].workload.name.clone().into(),
+                scenario.model.name.clone().into(),
+                scenario.policy.name().into(),
+                scenario.machine.name.clone().into(),
+                (if scenario.mode == Mode::Open { "open" } else { "captured" }).into(),
+                scenario.rules.name.into(),
+                scenario.rate.into(),
+                scenario.accelerators().into(),
+                scenario.parallel.tensor.into(),
+                scenario.parallel.instances.into(),
+                dtype(scenario.dtype).into(),
+                scenario.prices.name.clone().into(),
+                scenario.seed.into(),
+                (if ok.is_some() { "ok" } else { "failed" }).into(),
+                found.as_ref().err().map(ToString::to_string).into(),
+                ok.and_then(|found| found.offered_load).into(),
+                word(ok.map_or(Certainty::Assumed, |found| found.plan.certainty)).into(),
+            ]
+        })
+        .collect();
+    batch_of_rows(&SCENARIOS, &rows)
+}
+
+/// Demand of each distinct workload, model and policy.
+fn demands(run: &Run<'_>, done: &[(u32, &Scenario, &Found)]) -> Result<Vec<RecordBatch>> {
+    let key = |scenario: &Scenario| (scenario.workload, scenario.model.name.clone(), scenario.policy.name());
+    let mut seen = Vec::new();
+    let mut batches = Vec::new();
+    for (_, scenario, found) in done {
+        let key = key(scenario);
+        if !seen.contains(&key) {
+            let workload = &run.sources[scenario.workload].workload;
+            let rows = demand::rows(workload, &found.shape);
+            batches.push(demand::batch(workload, &key.1, &key.2, &found.shape, &rows)?);
+            seen.push(key);
+        }
+    }
+    Ok(batches)
+}
+
+fn step_costs(at: u32, found: &Found) -> Result<RecordBatch> {
+    let rows = &found.outcome.stretches;
+    let mut numbers = Vec::with_capacity(rows.len());
+    for instance in rows.chunk_by(|a, b| a.instance == b.instance) {
+        numbers.extend(0..instance.len() as u64);
+    }
+    let i64s = |of: &dyn Fn(&Stretch) -> i64| -> ArrayRef { Arc::new(Int64Array::from_iter_values(rows.iter().map(of))) };
+    let u64s = |of: &dyn Fn(&Stretch) -> u64| -> ArrayRef { Arc::new(UInt64Array::from_iter_values(rows.iter().map(of))) };
+    let u32s = |of: &dyn Fn(&Stretch) -> u64| -> ArrayRef {
+        Arc::new(UInt32Array::from_iter_values(rows.iter().map(|row| of(row) as u32)))
+    };
+    let time = |of: fn(&Stretch) -> f64| i64s(&|row| of(row).round() as i64);
+    let bytes = |of: fn(&Stretch) -> f64| u64s(&|row| of(row).round() as u64);
+    let columns: Vec<ArrayRef> = vec![
+        u32s(&|_| u64::from(at)),
+        u32s(&|row| u64::from(row.instance)),
+        Arc::new(UInt64Array::from(numbers)),
+        i64s(&|row| row.start_ns),
+        u32s(&|row| row.steps),
+        u32s(&|row| row.decode_requests),
+        u32s(&|row| u64::from(row.prefill_requests)),
+        u32s(&|row| row.prefill_tokens),
+        u64s(&|row| row.context_tokens),
+        time(|row| row.first_ns),
+        time(|row| row.last_ns),
+        i64s(&|row| row.total_ns),
+        time(|row| row.cost.kv_read),
+        time(|row| row.cost.weight_read),
+        time(|row| row.cost.compute),
+        time(|row| row.cost.collective),
+        time(|row| row.cost.policy),
+        // No stage fetches from a farther tier yet; recall and tier will.
+        time(|_| 0.0),
+        time(|row| row.cost.link),
+        time(|row| row.cost.overhead),
+        time(|row| row.cost.busy),
+        time(|row| row.cost.waiting()),
+        bytes(|row| row.cost.kv_read_bytes),
+        bytes(|row| row.cost.weight_read_bytes),
+        bytes(|row| row.cost.kv_written_bytes),
+        bytes(|row| row.cost.link_bytes + row.cost.hop_bytes),
+        Arc::new(Float64Array::from_iter_values(rows.iter().map(|row| row.cost.flops))),
+        Arc::new(StringArray::from_iter_values(rows.iter().map(|row| row.cost.bound_by()))),
+        u64s(&|row| row.resident_bytes),
+        u64s(&|row| row.held_bytes),
+        u64s(&|_| found.plan.capacity_bytes),
+        u32s(&|row| u64::from(row.waiting_requests)),
+    ];
+    Ok(RecordBatch::try_new(STEP_COSTS.arrow(), columns)?)
+}
+
+fn request_costs(at: u32, scenario: &Scenario, found: &Found, source: &Source) -> Result<RecordBatch> {
+    let workload = source.workload.at_rate(scenario.rate);
+    let rows: Vec<(usize, &Served)> = found.outcome.served.iter().enumerate().collect();
+    let finished = |row: &Served| row.fate == Fate::Finished;
+    let u32s = |of: &dyn Fn(usize, &Served) -> u32| -> ArrayRef {
+        Arc::new(UInt32Array::from_iter_values(rows.iter().map(|(at, row)| of(*at, row))))
+    };
+    let times = |of: &dyn Fn(usize, &Served) -> Option<i64>| -> ArrayRef {
+        Arc::new(rows.iter().map(|(at, row)| of(*at, row)).collect::<Int64Array>())
+    };
+    let mean = |at: usize, row: &Served| {
+        let gaps = i64::from(workload.output[at]) - 1;
+        (gaps > 0).then_some(())?;
+        Some((row.e2e_ns? - row.ttft_ns?) / gaps)
+    };
+    // A request's share of an instance's time costs what all accelerators of the instance cost in that time.
+    let tensor = f64::from(scenario.parallel.tensor);
+    let per_ns = |rate: Option<f64>, ns: f64| -> ArrayRef {
+        let share = |row: &Served| finished(row).then(|| rate.map(|rate| rate * tensor * row.machine_ns / ns)).flatten();
+        Arc::new(rows.iter().map(|(_, row)| share(row)).collect::<Float64Array>())
+    };
+    let power = found.price.w_per_accelerator.as_ref().map(|power| power.value);
+    let price = found.price.usd_per_accelerator_hour.as_ref().map(|price| price.value);
+    let status = |row: &Served| if finished(row) { "finished" } else { "rejected" };
+    let reason = |row: &Served| match row.fate {
+        Fate::TooLarge => Some("its KV can never fit in memory"),
+        Fate::NoPrompt => Some("it has no prompt"),
+        Fate::Pending | Fate::Finished => None,
+    };
+    let columns: Vec<ArrayRef> = vec![
+        u32s(&|_, _| at),
+        Arc::new(UInt64Array::from_iter_values(workload.request_ids.iter().copied())),
+        u32s(&|_, row| row.instance),
+        Arc::new(StringArray::from_iter_values(rows.iter().map(|(_, row)| status(row)))),
+        Arc::new(rows.iter().map(|(_, row)| reason(row)).collect::<StringArray>()),
+        Arc::new(Int64Array::from_iter_values(workload.arrival_ns.iter().copied())),
+        u32s(&|at, _| workload.prompt[at]),
+        u32s(&|at, row| if finished(row) { workload.output[at] } else { 0 }),
+        u32s(&|_, row| row.hit_tokens),
+        u32s(&|_, row| row.computed_tokens),
+        u32s(&|_, row| row.recomputed_tokens),
+        u32s(&|_, row| row.preemptions),
+        times(&|_, row| row.queue_ns),
+        times(&|_, row| row.ttft_ns),
+        times(&mean),
+        times(&|_, row| row.max_itl_ns),
+        times(&|_, row| row.e2e_ns),
+        times(&|_, row| finished(row).then_some(row.machine_ns.round() as i64)),
+        per_ns(power, 1e9),
+        per_ns(price, 3.6e12),
+    ];
+    Ok(RecordBatch::try_new(REQUEST_COSTS.arrow(), columns)?)
+}
+
+fn quantiles(at: u32, found: &Found) -> Result<RecordBatch> {
+    let sorted = |of: fn(&Served) -> Option<i64>| {
+        let mut values: Vec<i64> = found.outcome.served.iter().filter_map(of).collect();
+        values.sort_unstable();
+        GRID.map(|ratio| of_sorted(&values, ratio)).to_vec()
+    };
+    let distributions = [
+        ("itl", of_tokens(&found.outcome, &GRID)),
+        ("ttft", sorted(|served| served.ttft_ns)),
+        ("e2e", sorted(|served| served.e2e_ns)),
+    ];
+    let mut rows: Vec<Vec<Cell>> = Vec::new();
+    for (name, values) in distributions {
+        for (ratio, value) in GRID.into_iter().zip(values) {
+            let Some(value) = value else { continue };
+            rows.push(vec![at.into(), name.into(), ratio.into(), value.into()]);
+        }
+    }
+    batch_of_rows(&QUANTILES, &rows)
+}
+
+/// Width of the buckets of a run.
+fn width(found: &Found) -> i64 {
+    (found.duration_ns as u64).div_ceil(usage::BUCKETS as u64).max(1) as i64
+}
+
+fn tier_usage(at: u32, scenario: &Scenario, found: &Found) -> Result<RecordBatch> {
+    let width = width(found);
+    let instances = u64::from(scenario.parallel.instances);
+    let peak = scenario.machine.accelerator.memory_bytes_per_s.value / 1e9 * f64::from(scenario.accelerators());
+    let mut rows: Vec<Vec<Cell>> = Vec::new();
+    let buckets = usage::buckets(&found.outcome.stretches, width);
+    let mut put = |tier: &str, number: usize, held: (u64, u64, u64), moved: (f64, f64), peak: f64| {
+        rows.push(vec![
+            at.into(),
+            tier.into(),
+            (number as u32).into(),
+            (number as i64 * width).into(),
+            width.into(),
+            held.0.into(),
+            held.1.into(),
+            held.2.into(),
+            (moved.0.round() as u64).into(),
+            (moved.1.round() as u64).into(),
+            ((moved.0 + moved.1) / (peak * width as f64)).into(),
+        ]);
+    };
+    for (number, bucket) in buckets.iter().enumerate() {
+        let held = (bucket.held, bucket.resident, found.plan.capacity_bytes * instances);
+        put("hbm", number, held, (bucket.read, bucket.written), peak);
+    }
+    if let Some(pool) = &found.plan.ffn_pool {
+        let peak = pool.memory_bytes_per_ns * f64::from(scenario.parallel.instances);
+        for (number, bucket) in buckets.iter().enumerate() {
+            put("ffn_pool", number, (0, 0, 0), (bucket.pool_read, 0.0), peak);
+        }
+    }
+    batch_of_rows(&TIER_USAGE, &rows)
+}
+
+fn link_usage(at: u32, scenario: &Scenario, found: &Found) -> Result<RecordBatch> {
+    let width = width(found);
+    let accelerators = f64::from(scenario.accelerators());
+    let scale_up = scenario.machine.accelerator.scale_up_bytes_per_s.value / 1e9 * accelerators;
+    let hop = found.plan.ffn_pool.as_ref().map(|pool| 2.0 * pool.link_bytes_per_ns * accelerators);
+    let buckets = usage::buckets(&found.outcome.stretches, width);
+    let mut rows: Vec<Vec<Cell>> = Vec::new();
+    let mut put = |link: &str, number: usize, bytes: f64, peak: f64| {
+        rows.push(vec![
+            at.into(),
+            link.into(),
+            (number as u32).into(),
+            (number as i64 * width).into(),
+            width.into(),
+            (bytes.round() as u64).into(),
+            (bytes / (peak * width as f64)).into(),
+        ]);
+    };
+    for (number, bucket) in buckets.iter().enumerate() {
+        put("scale_up", number, bucket.fabric, scale_up);
+    }
+    if let Some(peak) = hop {
+        for (number, bucket) in buckets.iter().enumerate() {
+            put("attention_ffn", number, bucket.hop, peak);
+        }
+    }
+    batch_of_rows(&LINK_USAGE, &rows)
+}
+
+fn figures(run: &Run<'_>, done: &[(u32, &Scenario, &Found)]) -> Result<RecordBatch> {
+    let mut rows = Vec::new();
+    let mut put = |scenario: Option<u32>, figures: &[Figure]| {
+        for definition in DEFINITIONS {
+            let found = figures.iter().find(|figure| figure.name == definition.name);
+            rows.extend(found.map(|figure| {
+                vec![scenario.into(), figure.name.into(), figure.value.into(), word(figure.certainty).into()]
+            }));
+        }
+    };
+    // One workload is the rule; where a run has several, the workload's own figures are those of the baseline's.
+    let baseline = run.scenarios.iter().find(|scenario| scenario.is_baseline).or(run.scenarios.first());
+    if let Some(scenario) = baseline {
+        let workload = &run.sources[scenario.workload].workload;
+        put(None, &metrics::of_workload(workload, &prefix_counts(workload)));
+    }
+    for (at, scenario, found) in done {
+        let mut figures = metrics::of_scenario(scenario, found, &run.sources[scenario.workload].workload);
+        figures.extend(lost(run, scenario));
+        put(Some(*at), &figures);
+    }
+    batch_of_rows(&METRICS, &rows)
+}
+
+/// What the scenario's policy loses on the recordings. Only a recording of the scenario's own model measures it; from
+/// another model it is borrowed, which makes it an assumption.
+fn lost(run: &Run<'_>, scenario: &Scenario) -> [Figure; 2] {
+    let name = scenario.policy.name();
+    let mut own = !run.errors.is_empty();
+    let mut sums = [(0.0, 0_u64); 2];
+    for batch in run.errors {
+        let text = |column: &str| {
+            let column = batch.column_by_name(column)?.as_string_opt::<i32>()?;
+            (!column.is_empty()).then(|| column.value(0).to_owned())
+        };
+        if text("policy").as_deref() != Some(name.as_str()) {
+            continue;
+        }
+        own &= text("recording").is_some_and(|recording| recording.to_lowercase().starts_with(&scenario.model.name));
+        for (sum, column) in sums.iter_mut().zip(["lost_mass_ratio", "output_error_ratio"]) {
+            let Some(values) = batch.column_by_name(column).and_then(|c| c.as_primitive_opt::<Float64Type>()) else {
+                continue;
+            };
+            for value in values.iter().flatten() {
+                sum.0 += value;
+                sum.1 += 1;
+            }
+        }
+    }
+    let certainty = if own { Certainty::Measured } else { Certainty::Assumed };
+    let mean = |(sum, count): (f64, u64)| (count > 0).then(|| sum / count as f64);
+    [("lost_mass_ratio", sums[0]), ("output_error_ratio", sums[1])].map(|(name, sum)| Figure {
+        name,
+        value: mean(sum),
+        certainty,
+    })
+}
+
+fn definitions() -> Result<RecordBatch> {
+    let known = |text: &'static str| (!text.is_empty()).then_some(text);
+    let row = |definition: &super::Definition| {
+        vec![
+            definition.name.into(),
+            definition.unit.into(),
+            definition.better.into(),
+            known(definition.numerator).into(),
+            known(definition.denominator).into(),
+            definition.definition.into(),
+        ]
+    };
+    batch_of_rows(&METRIC_DEFS, &DEFINITIONS.iter().map(row).collect::<Vec<_>>())
+}
+
+/// Keeps the first of rows that begin with the same cells.
+fn distinct(rows: &mut Vec<Vec<Cell>>, width: usize) {
+    let mut seen: Vec<String> = Vec::new();
+    rows.retain(|row| {
+        let key = format!("{:?}", &row[..width]);
+        let new = !seen.contains(&key);
+        if new {
+            seen.push(key);
+        }
+        new
+    });
+}
+
+fn models(done: &[(u32, &Scenario, &Found)]) -> Result<RecordBatch> {
+    let mut rows: Vec<Vec<Cell>> = Vec::new();
+    for (_, scenario, found) in done {
+        let model = &scenario.model;
+        for (at, group) in found.shape.groups.iter().enumerate() {
+            let (attention, window) = match group.kv.attention {
+                Attention::Full => ("full", None),
+                Attention::Sliding { window } => ("sliding", Some(window)),
+                Attention::Mla => ("mla", None),
+            };
+            let layer = &model.groups[group.model_group];
+            let weights = f64::from(group.layers) * (layer.attention_params + layer.ffn.params()) * scenario.dtype.bytes();
+            rows.push(vec![
+                model.name.clone().into(),
+                scenario.policy.name().into(),
+                (at as u16).into(),
+                group.layers.into(),
+                attention.into(),
+                group.kv.kv_heads.into(),
+                window.or(group.keep.total).into(),
+                group.token_bytes.into(),
+                group.kv.bf16_bytes().into(),
+                group.format.clone().into(),
+                (weights.round() as u64).into(),
+                model.source.clone().into(),
+                word(model.certainty).into(),
+            ]);
+        }
+    }
+    distinct(&mut rows, 3);
+    batch_of_rows(&MODELS, &rows)
+}
+
+fn machines(done: &[(u32, &Scenario, &Found)]) -> Result<RecordBatch> {
+    let mut rows: Vec<Vec<Cell>> = Vec::new();
+    for (_, scenario, _) in done {
+        for parameter in parameters(&scenario.machine) {
+            rows.push(vec![
+                scenario.machine.name.clone().into(),
+                parameter.name.into(),
+                parameter.value.into(),
+                parameter.unit.into(),
+                parameter.source.into(),
+                word(parameter.certainty).into(),
+            ]);
+        }
+    }
+    distinct(&mut rows, 2);
+    batch_of_rows(&MACHINES, &rows)
+}
+
+fn tiers(done: &[(u32, &Scenario, &Found)]) -> Result<RecordBatch> {
+    let mut rows: Vec<Vec<Cell>> = Vec::new();
+    for (_, scenario, _) in done {
+        let machine = &scenario.machine;
+        let mut put = |tier: &str, bytes: &crate::machine::Sourced, rate: &crate::machine::Sourced| {
+            rows.push(vec![
+                machine.name.clone().into(),
+                tier.into(),
+                (bytes.value as u64).into(),
+                rate.value.into(),
+                bytes.source.clone().into(),
+                word(bytes.certainty.min(rate.certainty)).into(),
+            ]);
+        };
+        put("hbm", &machine.accelerator.memory_bytes, &machine.accelerator.memory_bytes_per_s);
+        if let Some(pool) = &machine.ffn_pool {
+            put("ffn_pool", &pool.memory_bytes, &pool.memory_bytes_per_s);
+        }
+    }
+    distinct(&mut rows, 2);
+    batch_of_rows(&TIERS, &rows)
+}
+
+fn prices(done: &[(u32, &Scenario, &Found)]) -> Result<RecordBatch> {
+    let mut rows: Vec<Vec<Cell>> = Vec::new();
+    for (_, scenario, found) in done {
+        let (usd, watts) = (&found.price.usd_per_accelerator_hour, &found.price.w_per_accelerator);
+        let known: Vec<_> = [usd, watts].into_iter().flatten().collect();
+        let source = known.first().map_or("not disclosed", |sourced| sourced.source.as_str());
+        let certainty = known.iter().map(|sourced| sourced.certainty).min().unwrap_or(Certainty::Assumed);
+        rows.push(vec![
+            scenario.prices.name.clone().into(),
+            scenario.machine.preset.clone().into(),
+            usd.as_ref().map(|sourced| sourced.value).into(),
+            watts.as_ref().map(|sourced| sourced.value).into(),
+            source.into(),
+            word(certainty).into(),
+        ]);
+    }
+    distinct(&mut rows, 2);
+    batch_of_rows(&PRICES, &rows)
+}

@@ -1,0 +1,299 @@
+//! What a replay finds.
+
+use super::Type::{Bool, F64, I64, Text, U16, U32, U64};
+use super::{Scope, Table, known, maybe};
+
+/// Replayed combinations.
+pub static SCENARIOS: Table = Table {
+    name: "scenarios",
+    doc: "a replayed combination of workload, model, policy and machine; one that failed keeps its error",
+    scope: Scope::Run,
+    columns: &[
+        known("scenario_id", U32, "", "Number of the scenario within the run, from 0."),
+        known("run_id", Text, "", "The run: a hash of its inputs and scenarios."),
+        known("name", Text, "", "What the user calls it."),
+        known("is_baseline", Bool, "", "Whether the others are compared with it."),
+        known("workload", Text, "", "The requests that were replayed."),
+        known("model", Text, "", "The model."),
+        known("policy", Text, "", "The policy stack."),
+        known("machine", Text, "", "The machine with its variations."),
+        known("mode", Text, "", "captured or open."),
+        known("engine", Text, "", "The serving engine's rules by name and version."),
+        known("rate_ratio", F64, "ratio", "Arrival rate as a multiple of the trace's own."),
+        known("accelerators", U32, "", "Accelerators in all."),
+        known("tensor_parallel", U32, "", "Accelerators that share one copy of the model."),
+        known("instances", U32, "", "Copies of the model."),
+        known("weight_dtype", Text, "", "Number format of the weights."),
+        known("prices", Text, "", "The price book."),
+        known("seed", U64, "", "Seed of everything random."),
+        known("status", Text, "", "ok or failed."),
+        maybe("error", Text, "", "Why it failed."),
+        maybe("offered_load_ratio", F64, "ratio", "Busy time that the requests ask for, divided by the trace's span."),
+        known("certainty", Text, "", "The least certain input of the scenario: measured, calibrated, published or assumed."),
+    ],
+};
+
+/// Bytes that a policy asks for.
+pub static DEMAND: Table = Table {
+    name: "demand",
+    doc: "what a request asks of KV memory under a policy in one phase and layer group, on no machine in particular",
+    scope: Scope::Run,
+    columns: &[
+        known("workload", Text, "", "The requests."),
+        known("model", Text, "", "The model."),
+        known("policy", Text, "", "The policy stack."),
+        known("request_id", U64, "", "The request."),
+        known("phase", Text, "", "prefill or decode."),
+        known("first_step", U32, "", "First step of the range; 0 is the prefill."),
+        known("last_step", U32, "", "Last step of the range."),
+        known("layer_group", U16, "", "The group of alike layers, see `models`."),
+        known("layers", U32, "", "Layers in the group."),
+        known("kept_tokens", U32, "tokens", "Tokens kept per layer at the end of the range."),
+        known("peak_bytes", U64, "bytes", "Largest number of bytes stored in the range, all layers of the group."),
+        known("stored_bytes", U64, "bytes", "Bytes stored at the end of the range."),
+        known("read_bytes", U64, "bytes", "Bytes read in the range."),
+        known("written_bytes", U64, "bytes", "Bytes written in the range."),
+        known("extra_flops", F64, "flops", "Arithmetic that only the policy asks for."),
+    ],
+};
+
+/// What a policy loses.
+pub static ATTENTION_ERROR: Table = Table {
+    name: "attention_error",
+    doc: "what a policy loses on recorded attention in one range of decode steps, layer and KV head",
+    scope: Scope::Run,
+    columns: &[
+        known("policy", Text, "", "The policy stack."),
+        known("recording", Text, "", "The recorded model and grade."),
+        known("source_id", U32, "", "The source of the recording."),
+        known("request_id", U64, "", "The recorded request."),
+        known("first_step", U32, "", "First decode step of the range."),
+        known("last_step", U32, "", "Last decode step of the range."),
+        known("layer", U16, "", "The layer, from 0."),
+        known("kv_head", U16, "", "The KV head, from 0."),
+        known("unit_tokens", U16, "tokens", "What is kept or dropped as one: 1 token or a block of so many."),
+        known("kept_ratio", F64, "ratio", "Kept share of the context, mean over the range."),
+        known("lost_mass_ratio", F64, "ratio", "Softmax mass on what was dropped, mean over the range."),
+        known("max_lost_mass_ratio", F64, "ratio", "Largest such mass of one step in the range."),
+        maybe("oracle_lost_mass_ratio", F64, "ratio", "What the best choice of the same size would have lost in each step."),
+        maybe("regret_ratio", F64, "ratio", "Lost mass beyond the oracle's."),
+        maybe("logit_noise", F64, "", "Standard deviation of the logits by quantized K (POLICIES 0.3); null without norms."),
+        maybe("output_error_ratio", F64, "ratio", "Expected error of the output over its norm, by quantization; null without norms."),
+        known("recoverable_ratio", F64, "ratio", "Share of the lost mass whose data still exists somewhere."),
+        known("limiter", Text, "", "What the error comes from most: selection, key_format, value_format or none."),
+    ],
+};
+
+/// Priced stretches of engine steps.
+pub static STEP_COSTS: Table = Table {
+    name: "step_costs",
+    doc: "a stretch of engine steps with one batch; step durations within it are an arithmetic progression",
+    scope: Scope::Run,
+    columns: &[
+        known("scenario_id", U32, "", "The scenario."),
+        known("instance", U32, "", "The copy of the model."),
+        known("stretch", U64, "", "Number of the stretch within its instance."),
+        known("start_ns", I64, "ns", "When its first step began."),
+        known("steps", U32, "", "Steps in the stretch."),
+        known("decode_requests", U32, "requests", "Requests that decoded one token in each step."),
+        known("prefill_requests", U32, "requests", "Requests that prefilled."),
+        known("prefill_tokens", U32, "tokens", "Prompt tokens computed, all steps."),
+        known("context_tokens", U64, "tokens", "Context of all decoding requests in the first step."),
+        known("first_ns", I64, "ns", "Duration of the first step."),
+        known("last_ns", I64, "ns", "Duration of the last step."),
+        known("total_ns", I64, "ns", "Duration of the stretch."),
+        known("kv_read_ns", I64, "ns", "Exposed time of reading KV."),
+        known("weight_read_ns", I64, "ns", "Exposed time of reading weights."),
+        known("compute_ns", I64, "ns", "Time in which arithmetic sets the pace."),
+        known("collective_ns", I64, "ns", "Time of collectives between accelerators."),
+        known("policy_ns", I64, "ns", "Time of the policy's own work: scoring, packing, dequantization."),
+        known("tier_ns", I64, "ns", "Exposed time of fetching KV from farther tiers."),
+        known("link_ns", I64, "ns", "Exposed time of the hop between attention and FFN accelerators."),
+        known("overhead_ns", I64, "ns", "Kernel floors and host overhead."),
+        known("busy_ns", I64, "ns", "Time the arithmetic alone would take at its achievable rate."),
+        known("waiting_ns", I64, "ns", "Time in which arithmetic waits for data: reads, collectives, tiers and links."),
+        known("kv_read_bytes", U64, "bytes", "KV read on all accelerators of the instance."),
+        known("weight_read_bytes", U64, "bytes", "Weights read from main memory on all accelerators of the instance."),
+        known("kv_written_bytes", U64, "bytes", "KV written."),
+        known("link_bytes", U64, "bytes", "Bytes on the links between accelerators and to the FFN pool."),
+        known("flops", F64, "flops", "Arithmetic done."),
+        known("bound_by", Text, "", "The largest booth."),
+        known("resident_bytes", U64, "bytes", "KV resident at the end: held by requests or cached."),
+        known("held_bytes", U64, "bytes", "KV held by running requests at the end."),
+        known("capacity_bytes", U64, "bytes", "KV that fits."),
+        known("waiting_requests", U32, "requests", "Requests that waited for admission."),
+    ],
+};
+
+/// What each request felt.
+pub static REQUEST_COSTS: Table = Table {
+    name: "request_costs",
+    doc: "what a request felt and cost in a scenario",
+    scope: Scope::Run,
+    columns: &[
+        known("scenario_id", U32, "", "The scenario."),
+        known("request_id", U64, "", "The request."),
+        known("instance", U32, "", "The copy of the model that served it."),
+        known("status", Text, "", "finished or rejected."),
+        maybe("reason", Text, "", "Why it was rejected."),
+        known("arrival_ns", I64, "ns", "When it came."),
+        known("prompt_tokens", U32, "tokens", "Tokens of the prompt."),
+        known("output_tokens", U32, "tokens", "Tokens generated; 0 if rejected."),
+        known("hit_tokens", U32, "tokens", "Prompt tokens found in the prefix cache at first admission."),
+        known("computed_tokens", U32, "tokens", "Tokens computed in prefills, recomputation included."),
+        known("recomputed_tokens", U32, "tokens", "Tokens computed in prefills after a preemption."),
+        known("preemptions", U32, "", "Times it was preempted."),
+        maybe("queue_ns", I64, "ns", "From arrival to first admission."),
+        maybe("ttft_ns", I64, "ns", "From arrival to the first token."),
+        maybe("mean_itl_ns", I64, "ns", "Mean gap between its tokens; null with fewer than two."),
+        maybe("max_itl_ns", I64, "ns", "Largest gap between its tokens."),
+        maybe("e2e_ns", I64, "ns", "From arrival to the last token."),
+        maybe("machine_ns", I64, "ns", "Its share of the instance's step time: each step is shared by computed tokens."),
+        maybe("energy_j", F64, "J", "All-in power times its share of machine time."),
+        maybe("cost_usd", F64, "USD", "Price of the instance's accelerators times its share of machine time."),
+    ],
+};
+
+/// Exact quantiles of the latency distributions.
+pub static QUANTILES: Table = Table {
+    name: "quantiles",
+    doc: "an exact quantile of a latency distribution",
+    scope: Scope::Run,
+    columns: &[
+        known("scenario_id", U32, "", "The scenario."),
+        known("metric", Text, "", "itl (over tokens), ttft or e2e (over requests)."),
+        known("quantile_ratio", F64, "ratio", "Share of the population at or below the value."),
+        known("value_ns", I64, "ns", "The value; the smallest that at least this share does not exceed."),
+    ],
+};
+
+/// Memory use over time.
+pub static TIER_USAGE: Table = Table {
+    name: "tier_usage",
+    doc: "use of one memory in one bucket of time, all instances together",
+    scope: Scope::Run,
+    columns: &[
+        known("scenario_id", U32, "", "The scenario."),
+        known("tier", Text, "", "The memory."),
+        known("bucket", U32, "", "Number of the bucket, from 0."),
+        known("start_ns", I64, "ns", "When the bucket begins."),
+        known("duration_ns", I64, "ns", "How long it is."),
+        known("held_bytes", U64, "bytes", "KV held by running requests, largest in the bucket."),
+        known("resident_bytes", U64, "bytes", "KV held or cached, largest in the bucket."),
+        known("capacity_bytes", U64, "bytes", "KV that fits."),
+        known("read_bytes", U64, "bytes", "Bytes read: KV and weights."),
+        known("written_bytes", U64, "bytes", "KV written."),
+        known("busy_ratio", F64, "ratio", "Bytes moved over what peak bandwidth would have moved in the bucket."),
+    ],
+};
+
+/// Link use over time.
+pub static LINK_USAGE: Table = Table {
+    name: "link_usage",
+    doc: "use of one class of link in one bucket of time, all instances together",
+    scope: Scope::Run,
+    columns: &[
+        known("scenario_id", U32, "", "The scenario."),
+        known("link", Text, "", "The class of link: scale_up or attention_ffn."),
+        known("bucket", U32, "", "Number of the bucket, from 0."),
+        known("start_ns", I64, "ns", "When the bucket begins."),
+        known("duration_ns", I64, "ns", "How long it is."),
+        known("bytes", U64, "bytes", "Bytes carried."),
+        known("busy_ratio", F64, "ratio", "Bytes carried over what peak bandwidth would have carried in the bucket."),
+    ],
+};
+
+/// Named figures.
+pub static METRICS: Table = Table {
+    name: "metrics",
+    doc: "a named figure of a scenario, or of the workload where the scenario is null",
+    scope: Scope::Run,
+    columns: &[
+        maybe("scenario_id", U32, "", "The scenario; null for the workload itself."),
+        known("metric", Text, "", "Its name, see `metric_defs`."),
+        maybe("value", F64, "", "The figure; null where it is unknown."),
+        known("certainty", Text, "", "The least certain input it depends on."),
+    ],
+};
+
+/// Definitions of the named figures.
+pub static METRIC_DEFS: Table = Table {
+    name: "metric_defs",
+    doc: "what a named figure means",
+    scope: Scope::Run,
+    columns: &[
+        known("metric", Text, "", "Its name."),
+        known("unit", Text, "", "Its unit."),
+        known("better", Text, "", "higher, lower or neither."),
+        maybe("numerator", Text, "", "What is divided."),
+        maybe("denominator", Text, "", "By what."),
+        known("definition", Text, "", "What it means."),
+    ],
+};
+
+/// Models as resolved.
+pub static MODELS: Table = Table {
+    name: "models",
+    doc: "a group of alike layers of a model that was used, under one policy",
+    scope: Scope::Run,
+    columns: &[
+        known("model", Text, "", "The model."),
+        known("policy", Text, "", "The policy stack."),
+        known("layer_group", U16, "", "Number of the group, from 0."),
+        known("layers", U32, "", "Layers in it."),
+        known("attention", Text, "", "full, sliding or mla."),
+        known("kv_heads", U32, "", "KV heads per layer."),
+        maybe("window_tokens", U32, "tokens", "Sliding window."),
+        known("token_bytes", U64, "bytes", "KV bytes per kept token and layer."),
+        known("model_token_bytes", U64, "bytes", "The same in bf16 without a policy."),
+        known("format", Text, "", "Number format of the KV."),
+        known("weight_bytes", U64, "bytes", "Weights of all layers of the group in the scenario's number format."),
+        known("source", Text, "", "Where the shape comes from."),
+        known("certainty", Text, "", "How well it is known."),
+    ],
+};
+
+/// Machines as resolved.
+pub static MACHINES: Table = Table {
+    name: "machines",
+    doc: "one parameter of a machine that was used",
+    scope: Scope::Run,
+    columns: &[
+        known("machine", Text, "", "The machine with its variations."),
+        known("parameter", Text, "", "The parameter."),
+        known("value", F64, "", "Its value in the unit."),
+        known("unit", Text, "", "The unit."),
+        known("source", Text, "", "Where it comes from."),
+        known("certainty", Text, "", "How well it is known."),
+    ],
+};
+
+/// Memories as resolved.
+pub static TIERS: Table = Table {
+    name: "tiers",
+    doc: "a memory of a machine that was used, per accelerator",
+    scope: Scope::Run,
+    columns: &[
+        known("machine", Text, "", "The machine with its variations."),
+        known("tier", Text, "", "The memory."),
+        known("capacity_bytes", U64, "bytes", "Capacity."),
+        known("read_bytes_per_s", F64, "bytes/s", "Peak read bandwidth."),
+        known("source", Text, "", "Where it comes from."),
+        known("certainty", Text, "", "How well it is known."),
+    ],
+};
+
+/// Prices as resolved.
+pub static PRICES: Table = Table {
+    name: "prices",
+    doc: "what an accelerator of a machine costs under a price book",
+    scope: Scope::Run,
+    columns: &[
+        known("prices", Text, "", "The price book."),
+        known("machine", Text, "", "The machine."),
+        maybe("usd_per_accelerator_hour", F64, "USD/h", "Price of one accelerator for one hour."),
+        maybe("w_per_accelerator", F64, "W", "All-in provisioned power of one accelerator."),
+        known("source", Text, "", "Where it comes from."),
+        known("certainty", Text, "", "How well it is known."),
+    ],
+};

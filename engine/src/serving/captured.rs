@@ -1,0 +1,142 @@
+//! Captured mode: the trace's own steps and batches, priced on a machine.
+
+use super::{Fate, Outcome, Served, Stretch};
+use crate::cost::{Batch, Plan, StepCost, price};
+
+/// One captured step of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CapturedStep {
+    /// Index of the request in the workload.
+    pub request: u32,
+    /// The engine step that it shared with others; `None` if it ran alone.
+    pub engine_step: Option<u64>,
+    /// Whether it is a prefill.
+    pub is_prefill: bool,
+    /// Length of the request's prompt.
+    pub prompt: u32,
+    /// KV tokens after the step.
+    pub context: u32,
+    /// Tokens computed.
+    pub new_tokens: u32,
+}
+
+/// Prices captured steps one after another on one instance. Steps that follow each other with the same engine step are
+/// one batch. A request's times count from the start of its first step.
+pub fn captured(plan: &Plan, steps: &[CapturedStep], requests: usize) -> Outcome {
+    let mut outcome = Outcome::default();
+    let mut clock = 0_i64;
+    let mut felt: Vec<Felt> = vec![Felt::default(); requests];
+    for batch in steps.chunk_by(|a, b| a.engine_step.is_some() && a.engine_step == b.engine_step) {
+        let stretch = price_batch(plan, batch, clock);
+        for step in batch {
+            felt[step.request as usize].take(step, clock, &stretch, batch);
+        }
+        clock += stretch.total_ns;
+        outcome.stretches.push(stretch);
+    }
+    outcome.served = felt.iter().map(Felt::served).collect();
+    outcome
+}
+
+/// What a request has felt so far.
+#[derive(Debug, Clone, Default)]
+struct Felt {
+    start: Option<i64>,
+    first_token: Option<i64>,
+    last_token: Option<i64>,
+    longest: Option<i64>,
+    computed: u32,
+    share: f64,
+}
+
+impl Felt {
+    fn take(&mut self, step: &CapturedStep, clock: i64, stretch: &Stretch, batch: &[CapturedStep]) {
+        let end = clock + stretch.total_ns;
+        self.start = self.start.or(Some(clock));
+        if let Some(last) = self.last_token.filter(|_| !step.is_prefill) {
+            self.longest = self.longest.max(Some(end - last));
+        }
+        if step.is_prefill {
+            self.computed += step.new_tokens;
+        }
+        // The last chunk of a prefill and each decode step give a token.
+        if step.context >= step.prompt {
+            self.first_token = self.first_token.or(Some(end));
+            self.last_token = Some(end);
+        }
+        let tokens: u32 = batch.iter().map(|other| other.new_tokens).sum();
+        self.share += stretch.total_ns as f64 * f64::from(step.new_tokens) / f64::from(tokens.max(1));
+    }
+
+    fn served(&self) -> Served {
+        let since = |at: Option<i64>| Some(at? - self.start?);
+        Served {
+            instance: 0,
+            fate: if self.start.is_some() { Fate::Finished } else { Fate::NoPrompt },
+            queue_ns: self.start.map(|_| 0),
+            ttft_ns: since(self.first_token),
+            e2e_ns: since(self.last_token),
+            max_itl_ns: self.longest,
+            hit_tokens: 0,
+            computed_tokens: self.computed,
+            recomputed_tokens: 0,
+            preemptions: 0,
+            machine_ns: self.share,
+        }
+    }
+}
+
+fn price_batch(plan: &Plan, steps: &[CapturedStep], start_ns: i64) -> Stretch {
+    let groups = plan.groups.len();
+    let (mut kept, mut pairs, mut read) = (vec![0; groups], vec![0.0; groups], vec![0; groups]);
+    let (mut decode, mut context, mut prefill_tokens, mut prefills) = (0, 0, 0, 0);
+    let mut held = 0;
+    for step in steps {
+        let before = step.context.saturating_sub(step.new_tokens);
+        for (at, group) in plan.groups.iter().enumerate() {
+            let keep = group.group.keep;
+            if step.is_prefill {
+                pairs[at] += super::pairs(before, step.context, keep.total);
+                read[at] += u64::from(keep.total.map_or(step.context, |cap| step.context.min(cap + step.new_tokens)));
+            } else {
+                kept[at] += u64::from(keep.tokens(step.prompt, step.context));
+            }
+        }
+        held += plan.footprint(step.prompt, step.context, !step.is_prefill);
+        if step.is_prefill {
+            prefills += 1;
+            prefill_tokens += u64::from(step.new_tokens);
+        } else {
+            decode += 1;
+            context += u64::from(step.context);
+        }
+    }
+    let completed = steps.iter().filter(|step| step.is_prefill && step.context >= step.prompt);
+    let scored = completed.clone().filter(|step| plan.drops_of(step.prompt)).map(|step| u64::from(step.prompt)).sum();
+    let batch = Batch {
+        decode_requests: decode,
+        kept_tokens: &kept,
+        prefill_tokens,
+        prefill_rows: completed.count() as u64,
+        prefill_pairs: &pairs,
+        prefill_context: &read,
+        scored_tokens: scored,
+    };
+    let cost: StepCost = price(plan, &batch);
+    Stretch {
+        instance: 0,
+        start_ns,
+        steps: 1,
+        decode_requests: decode,
+        prefill_requests: prefills,
+        prefill_tokens,
+        context_tokens: context,
+        first_ns: cost.total(),
+        last_ns: cost.total(),
+        total_ns: cost.total().round() as i64,
+        cost,
+        held_bytes: held,
+        resident_bytes: held,
+        waiting_requests: 0,
+    }
+}

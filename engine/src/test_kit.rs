@@ -1,0 +1,107 @@
+//! Small plans and workloads for the tests of this crate.
+
+use crate::cost::{Linear, Plan, PlanGroup};
+use crate::model::{Attention, Certainty, KvShape};
+use crate::policy::{Group, Keep};
+use crate::workload::Workload;
+
+/// A plan with one layer group per `keep`, whose KV takes 1 byte per token and group, so that `capacity` counts tokens.
+pub(crate) fn toy_plan(keeps: &[Keep], capacity: u64) -> Plan {
+    let kv = KvShape {
+        attention: Attention::Full,
+        query_heads: 1,
+        kv_heads: 1,
+        key_dim: 1,
+        value_dim: 0,
+        macs_per_pair: 1.0,
+        prefill_macs_per_pair: 1.0,
+    };
+    let group = |keep: &Keep| PlanGroup {
+        group: Group {
+            model_group: 0,
+            layers: 1,
+            kv,
+            keep: *keep,
+            format: "toy".to_owned(),
+            token_bytes: 1,
+            is_16bit: true,
+            read_flops: 0.0,
+            write_flops: 0.0,
+            score_flops: 0.0,
+        },
+        layers: 1.0,
+        token_bytes_per_accelerator: 1.0,
+        token_bytes: 1,
+        pair_flops: 1.0,
+        prefill_pair_flops: 1.0,
+        kv_bytes_per_ns: 0.11,
+        read_flops: 0.3,
+        write_flops: 0.2,
+        score_flops: 0.1,
+    };
+    let linear = Linear {
+        layers: 1.0,
+        attention_bytes: 20_000.0,
+        dense_bytes: 30_000.0,
+        expert_bytes: 0.0,
+        dense_params: 30_000.0,
+        expert_params: 0.0,
+        experts: 0.0,
+        active_experts: 0.0,
+        attention_flops: 40_000.0,
+        ffn_flops: 60_000.0,
+    };
+    Plan {
+        groups: keeps.iter().map(group).collect(),
+        linear: vec![linear],
+        tensor: 1.0,
+        layers: 1.0,
+        head_bytes: 1000.0,
+        head_flops: 2000.0,
+        residual_bytes: 2.0,
+        weight_bytes_per_ns: 1.7,
+        linear_flops_per_ns: 97.0,
+        attention_flops_per_ns: 0.13,
+        vector_flops_per_ns: 0.7,
+        collective_bytes_per_ns: 1.0,
+        collective_latency_ns: 0.0,
+        attention_floor_ns: 100.0,
+        layer_floor_ns: 200.0,
+        step_overhead_ns: 5000.0,
+        ffn_pool: None,
+        weight_bytes: 51_000.0,
+        capacity_bytes: capacity,
+        eviction_is_private: true,
+        certainty: Certainty::Assumed,
+    }
+}
+
+/// Requests from (gap in microseconds, prompt, output, family): prompts of one family are prefixes of each other, in units
+/// of 32 tokens, and a partial last unit is the request's own.
+pub(crate) fn toy_workload(requests: &[(u32, u32, u32, u8)]) -> Workload {
+    const UNIT: u32 = 32;
+    let mut workload = Workload {
+        name: "toy".to_owned(),
+        request_ids: (0..requests.len() as u64).collect(),
+        arrival_ns: Vec::new(),
+        prompt: Vec::new(),
+        output: Vec::new(),
+        unit_tokens: UNIT,
+        offsets: vec![0],
+        units: Vec::new(),
+        distinct_units: 3 * 8 + requests.len() as u32,
+    };
+    let mut now = 0;
+    for (at, &(gap, prompt, output, family)) in requests.iter().enumerate() {
+        now += i64::from(gap) * 1000;
+        workload.arrival_ns.push(now);
+        workload.prompt.push(prompt);
+        workload.output.push(output);
+        workload.units.extend((0..prompt / UNIT).map(|unit| u32::from(family) * 8 + unit));
+        if !prompt.is_multiple_of(UNIT) {
+            workload.units.push(24 + at as u32);
+        }
+        workload.offsets.push(workload.units.len() as u32);
+    }
+    workload
+}

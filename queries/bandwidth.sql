@@ -1,0 +1,42 @@
+-- How much of its peak bandwidth does each memory and link deliver?
+-- column scenario_id: Number of the scenario within the run.
+-- column scenario: What the user calls it.
+-- column kind: memory or link.
+-- column carrier: The memory or the class of link.
+-- column bytes: Bytes moved in the run.
+-- column bytes_per_s: Bytes moved over the run's time, idle time included.
+-- column peak_bytes_per_s: Peak read bandwidth of all accelerators together; null for links.
+-- column mean_busy_ratio: Bytes moved over what peak bandwidth would have moved, mean over time.
+-- column p99_busy_ratio: The same in the bucket of time that 99% of the buckets do not exceed.
+-- column max_busy_ratio: The same in the busiest bucket.
+WITH used AS (
+  SELECT
+    scenario_id, 'memory' AS kind, tier AS carrier, duration_ns, busy_ratio, bucket,
+    read_bytes + written_bytes AS bytes
+  FROM tier_usage
+  UNION ALL
+  SELECT scenario_id, 'link' AS kind, link AS carrier, duration_ns, busy_ratio, bucket, bytes FROM link_usage
+),
+ranked AS (
+  SELECT
+    *, row_number() OVER (PARTITION BY scenario_id, kind, carrier ORDER BY busy_ratio, bucket) AS rank,
+    count(*) OVER (PARTITION BY scenario_id, kind, carrier) AS buckets
+  FROM used
+),
+summed AS (
+  SELECT
+    scenario_id, kind, carrier, sum(bytes) AS bytes, sum(duration_ns) AS duration_ns,
+    sum(busy_ratio * duration_ns) / nullif(CAST(sum(duration_ns) AS DOUBLE), 0) AS mean_busy_ratio,
+    min(busy_ratio) FILTER (WHERE rank >= 0.99 * buckets) AS p99_busy_ratio,
+    max(busy_ratio) AS max_busy_ratio
+  FROM ranked GROUP BY scenario_id, kind, carrier
+)
+SELECT
+  u.scenario_id, s.name AS scenario, u.kind, u.carrier, u.bytes,
+  CAST(u.bytes AS DOUBLE) * 1e9 / nullif(u.duration_ns, 0) AS bytes_per_s,
+  CASE WHEN u.kind = 'memory' THEN t.read_bytes_per_s * s.accelerators END AS peak_bytes_per_s,
+  u.mean_busy_ratio, u.p99_busy_ratio, u.max_busy_ratio
+FROM summed u
+JOIN scenarios s ON s.scenario_id = u.scenario_id
+LEFT JOIN tiers t ON t.machine = s.machine AND t.tier = u.carrier
+ORDER BY scenario_id, kind DESC, carrier

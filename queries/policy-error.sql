@@ -1,0 +1,42 @@
+-- What does each policy lose on recorded attention, and what would the best choice of the same size have lost?
+-- column policy: The policy stack.
+-- column recording: The recorded model and grade.
+-- column unit_tokens: Tokens that are kept or dropped as one.
+-- column steps: Decode steps, summed over requests, layers and KV heads.
+-- column mean_kept_ratio: Kept share of the context, mean over steps, layers and heads.
+-- column mean_lost_mass_ratio: Softmax mass on what was dropped, mean over steps, layers and heads.
+-- column p99_lost_mass_ratio: The mean of a range of steps in one layer and head that 99% of these do not exceed.
+-- column max_lost_mass_ratio: Largest mass lost in one step.
+-- column oracle_lost_mass_ratio: What the best choice of the same size loses, mean; null where it is not computed.
+-- column regret_ratio: Mass lost beyond the oracle's, mean.
+-- column mean_logit_noise: Standard deviation of the logits by quantized K, mean; null without norms.
+-- column output_error_ratio: Expected error of the output over its norm by quantization, mean; null without norms.
+-- column recoverable_ratio: Share of the lost mass whose data still exists somewhere, mean weighted by the lost mass.
+WITH weighted AS (
+  SELECT *, CAST(last_step - first_step + 1 AS BIGINT) AS steps FROM attention_error
+),
+ranked AS (
+  SELECT
+    *,
+    row_number() OVER (
+      PARTITION BY policy, recording, unit_tokens
+      ORDER BY lost_mass_ratio, source_id, request_id, first_step, layer, kv_head
+    ) AS rank,
+    count(*) OVER (PARTITION BY policy, recording, unit_tokens) AS rows
+  FROM weighted
+)
+SELECT
+  policy, recording, unit_tokens, sum(steps) AS steps,
+  sum(kept_ratio * steps) / sum(steps) AS mean_kept_ratio,
+  sum(lost_mass_ratio * steps) / sum(steps) AS mean_lost_mass_ratio,
+  min(lost_mass_ratio) FILTER (WHERE rank >= 0.99 * rows) AS p99_lost_mass_ratio,
+  max(max_lost_mass_ratio) AS max_lost_mass_ratio,
+  sum(oracle_lost_mass_ratio * steps) / sum(steps) FILTER (WHERE oracle_lost_mass_ratio IS NOT NULL)
+    AS oracle_lost_mass_ratio,
+  sum(regret_ratio * steps) / sum(steps) FILTER (WHERE regret_ratio IS NOT NULL) AS regret_ratio,
+  sum(logit_noise * steps) / sum(steps) FILTER (WHERE logit_noise IS NOT NULL) AS mean_logit_noise,
+  sum(output_error_ratio * steps) / sum(steps) FILTER (WHERE output_error_ratio IS NOT NULL) AS output_error_ratio,
+  sum(recoverable_ratio * lost_mass_ratio * steps) / nullif(sum(lost_mass_ratio * steps), 0) AS recoverable_ratio
+FROM ranked
+GROUP BY policy, recording, unit_tokens
+ORDER BY policy, recording, unit_tokens

@@ -1,0 +1,27 @@
+-- Which scenarios does the run hold, and did each succeed?
+-- column scenario_id: Number of the scenario within the run.
+-- column scenario: What the user calls it.
+-- column is_baseline: Whether the others are compared with it.
+-- column status: ok or failed.
+-- column error: Why it failed; null if it did not.
+-- column workload: The requests that were replayed.
+-- column model: The model.
+-- column policy: The policy stack.
+-- column machine: The machine with its variations.
+-- column mode: captured or open.
+-- column engine: The serving engine's rules by name and version.
+-- column rate_ratio: Arrival rate as a multiple of the trace's own.
+-- column accelerators: Accelerators in all.
+-- column tensor_parallel: Accelerators that share one copy of the model.
+-- column instances: Copies of the model.
+-- column weight_dtype: Number format of the weights.
+-- column prices: The price book.
+-- column seed: Seed of everything random.
+-- column offered_load_ratio: Busy time that the requests ask for, divided by the trace's span; above 1 the queue only grows.
+-- column certainty: The least certain input of the scenario.
+-- column run_id: The run.
+SELECT
+  scenario_id, name AS scenario, is_baseline, status, error, workload, model, policy, machine, mode, engine, rate_ratio,
+  accelerators, tensor_parallel, instances, weight_dtype, prices, seed, offered_load_ratio, certainty, run_id
+FROM scenarios
+ORDER BY scenario_id

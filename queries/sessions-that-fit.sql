@@ -1,0 +1,43 @@
+-- How many requests of this traffic fit into KV memory at once?
+-- column scenario_id: Number of the scenario within the run.
+-- column scenario: What the user calls it.
+-- column kv_capacity_bytes: KV that fits, bytes.
+-- column requests: Requests whose footprint entered.
+-- column p50_request_kv_bytes: Peak KV of the median request, bytes.
+-- column p99_request_kv_bytes: Peak KV that 99% of the requests do not exceed, bytes.
+-- column sessions_p50: Requests of the median size that fit; shared prefixes and partly filled blocks are not counted.
+-- column sessions_p99: Requests of the 99th percentile's size that fit.
+WITH grouped AS (
+  SELECT workload, model, policy, request_id, layer_group, max(peak_bytes) AS peak_bytes
+  FROM demand GROUP BY workload, model, policy, request_id, layer_group
+),
+requests_kv AS (
+  SELECT workload, model, policy, request_id, sum(peak_bytes) AS kv_bytes
+  FROM grouped GROUP BY workload, model, policy, request_id
+),
+ranked AS (
+  SELECT
+    *, row_number() OVER (PARTITION BY workload, model, policy ORDER BY kv_bytes, request_id) AS rank,
+    count(*) OVER (PARTITION BY workload, model, policy) AS requests
+  FROM requests_kv
+),
+footprint AS (
+  SELECT
+    workload, model, policy, max(requests) AS requests,
+    min(kv_bytes) FILTER (WHERE rank >= 0.5 * requests) AS p50_request_kv_bytes,
+    min(kv_bytes) FILTER (WHERE rank >= 0.99 * requests) AS p99_request_kv_bytes
+  FROM ranked GROUP BY workload, model, policy
+),
+capacity AS (
+  SELECT scenario_id, max(value) AS kv_capacity_bytes FROM metrics
+  WHERE metric = 'kv_capacity_bytes' GROUP BY scenario_id
+)
+SELECT
+  s.scenario_id, s.name AS scenario, c.kv_capacity_bytes, f.requests, f.p50_request_kv_bytes, f.p99_request_kv_bytes,
+  CAST(c.kv_capacity_bytes / nullif(f.p50_request_kv_bytes, 0) AS BIGINT) AS sessions_p50,
+  CAST(c.kv_capacity_bytes / nullif(f.p99_request_kv_bytes, 0) AS BIGINT) AS sessions_p99
+FROM scenarios s
+JOIN footprint f ON f.workload = s.workload AND f.model = s.model AND f.policy = s.policy
+LEFT JOIN capacity c ON c.scenario_id = s.scenario_id
+WHERE s.status = 'ok'
+ORDER BY scenario_id

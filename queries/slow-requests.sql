@@ -1,0 +1,38 @@
+-- Which requests waited longest, and what for?
+-- param limit int 10: How many requests per scenario.
+-- param scenario int null: Only this scenario; null for all.
+-- column scenario_id: Number of the scenario within the run.
+-- column scenario: What the user calls it.
+-- column rank: 1 for the longest wait.
+-- column request_id: The request.
+-- column worst_wait_ms: The longer of the time to first token and the largest gap between two tokens, ms.
+-- column cause: preempted, queued (most of the time to first token), prefill, or gap (a gap is longer than the time to first token).
+-- column queue_ms: From arrival to first admission, ms.
+-- column ttft_ms: From arrival to the first token, ms.
+-- column max_itl_ms: Largest gap between two tokens, ms.
+-- column e2e_ms: From arrival to the last token, ms.
+-- column prompt_tokens: Tokens of the prompt.
+-- column hit_tokens: Prompt tokens found in the prefix cache.
+-- column output_tokens: Tokens generated.
+-- column preemptions: Times it was preempted.
+WITH ranked AS (
+  SELECT
+    *, greatest(ttft_ns, coalesce(max_itl_ns, 0)) AS worst_wait_ns,
+    row_number() OVER (
+      PARTITION BY scenario_id ORDER BY greatest(ttft_ns, coalesce(max_itl_ns, 0)) DESC, request_id
+    ) AS rank
+  FROM request_costs WHERE ttft_ns IS NOT NULL AND ($scenario IS NULL OR scenario_id = $scenario)
+)
+SELECT
+  r.scenario_id, s.name AS scenario, r.rank, r.request_id, r.worst_wait_ns / 1e6 AS worst_wait_ms,
+  CASE
+    WHEN r.preemptions > 0 THEN 'preempted'
+    WHEN r.max_itl_ns > r.ttft_ns THEN 'gap'
+    WHEN r.queue_ns * 2 > r.ttft_ns THEN 'queued'
+    ELSE 'prefill'
+  END AS cause,
+  r.queue_ns / 1e6 AS queue_ms, r.ttft_ns / 1e6 AS ttft_ms, r.max_itl_ns / 1e6 AS max_itl_ms, r.e2e_ns / 1e6 AS e2e_ms,
+  r.prompt_tokens, r.hit_tokens, r.output_tokens, r.preemptions
+FROM ranked r JOIN scenarios s ON s.scenario_id = r.scenario_id
+WHERE r.rank <= $limit
+ORDER BY scenario_id, rank

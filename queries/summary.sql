@@ -1,0 +1,66 @@
+-- How does each scenario do, and what does it change against the baseline?
+-- column scenario_id: Number of the scenario within the run.
+-- column scenario: What the user calls it.
+-- column is_baseline: Whether the others are compared with it.
+-- column status: ok or failed.
+-- column policy: The policy stack.
+-- column machine: The machine with its variations.
+-- column p50_ttft_ms: Median time to first token, ms.
+-- column p99_ttft_ms: 99th percentile of the time to first token, ms.
+-- column p50_itl_ms: Median gap between two tokens, ms.
+-- column p99_itl_ms: 99th percentile of the gap between two tokens, ms.
+-- column output_tokens_per_s: Output tokens per second, all accelerators together.
+-- column output_tokens_per_s_per_accelerator: Output tokens per second and accelerator.
+-- column usd_per_mtok_output: US dollars per million output tokens; null where the price is not disclosed.
+-- column usd_per_mtok_total: US dollars per million tokens read or written; null where the price is not disclosed.
+-- column energy_j_per_output_token: Energy per output token, J.
+-- column kv_bytes_per_token: KV bytes that one more token of context adds.
+-- column kv_peak_held_bytes: Most KV that running requests held at once, bytes.
+-- column lost_mass_ratio: Attention mass that the policy loses on a recording; null without one.
+-- column output_error_ratio: Error of the attention output by quantization on a recording; null without one.
+-- column p99_ttft_change_ratio: Change of `p99_ttft_ms` against the baseline; -0.25 is a quarter less.
+-- column p99_itl_change_ratio: Change of `p99_itl_ms` against the baseline.
+-- column throughput_change_ratio: Change of `output_tokens_per_s_per_accelerator` against the baseline.
+-- column cost_change_ratio: Change of `usd_per_mtok_output` against the baseline.
+-- column energy_change_ratio: Change of `energy_j_per_output_token` against the baseline.
+-- column memory_change_ratio: Change of `kv_peak_held_bytes` against the baseline.
+-- column certainty: The least certain input of the scenario.
+-- column error: Why it failed; null if it did not.
+WITH wide AS (
+  SELECT
+    s.scenario_id, s.name AS scenario, s.is_baseline, s.status, s.policy, s.machine, s.certainty, s.error,
+    max(m.value) FILTER (WHERE m.metric = 'p50_ttft_ms') AS p50_ttft_ms,
+    max(m.value) FILTER (WHERE m.metric = 'p99_ttft_ms') AS p99_ttft_ms,
+    max(m.value) FILTER (WHERE m.metric = 'p50_itl_ms') AS p50_itl_ms,
+    max(m.value) FILTER (WHERE m.metric = 'p99_itl_ms') AS p99_itl_ms,
+    max(m.value) FILTER (WHERE m.metric = 'output_tokens_per_s') AS output_tokens_per_s,
+    max(m.value) FILTER (WHERE m.metric = 'output_tokens_per_s_per_accelerator') AS output_tokens_per_s_per_accelerator,
+    max(m.value) FILTER (WHERE m.metric = 'usd_per_mtok_output') AS usd_per_mtok_output,
+    max(m.value) FILTER (WHERE m.metric = 'usd_per_mtok_total') AS usd_per_mtok_total,
+    max(m.value) FILTER (WHERE m.metric = 'energy_j_per_output_token') AS energy_j_per_output_token,
+    max(m.value) FILTER (WHERE m.metric = 'kv_bytes_per_token') AS kv_bytes_per_token,
+    max(m.value) FILTER (WHERE m.metric = 'kv_peak_held_bytes') AS kv_peak_held_bytes,
+    max(m.value) FILTER (WHERE m.metric = 'lost_mass_ratio') AS lost_mass_ratio,
+    max(m.value) FILTER (WHERE m.metric = 'output_error_ratio') AS output_error_ratio
+  FROM scenarios s LEFT JOIN metrics m ON m.scenario_id = s.scenario_id
+  GROUP BY s.scenario_id, s.name, s.is_baseline, s.status, s.policy, s.machine, s.certainty, s.error
+),
+base AS (
+  SELECT * FROM wide WHERE scenario_id = (SELECT min(scenario_id) FROM scenarios WHERE is_baseline)
+)
+SELECT
+  w.scenario_id, w.scenario, w.is_baseline, w.status, w.policy, w.machine,
+  w.p50_ttft_ms, w.p99_ttft_ms, w.p50_itl_ms, w.p99_itl_ms,
+  w.output_tokens_per_s, w.output_tokens_per_s_per_accelerator,
+  w.usd_per_mtok_output, w.usd_per_mtok_total, w.energy_j_per_output_token,
+  w.kv_bytes_per_token, w.kv_peak_held_bytes, w.lost_mass_ratio, w.output_error_ratio,
+  w.p99_ttft_ms / nullif(b.p99_ttft_ms, 0) - 1 AS p99_ttft_change_ratio,
+  w.p99_itl_ms / nullif(b.p99_itl_ms, 0) - 1 AS p99_itl_change_ratio,
+  w.output_tokens_per_s_per_accelerator / nullif(b.output_tokens_per_s_per_accelerator, 0) - 1
+    AS throughput_change_ratio,
+  w.usd_per_mtok_output / nullif(b.usd_per_mtok_output, 0) - 1 AS cost_change_ratio,
+  w.energy_j_per_output_token / nullif(b.energy_j_per_output_token, 0) - 1 AS energy_change_ratio,
+  w.kv_peak_held_bytes / nullif(b.kv_peak_held_bytes, 0) - 1 AS memory_change_ratio,
+  w.certainty, w.error
+FROM wide w LEFT JOIN base b ON true
+ORDER BY scenario_id

@@ -1,0 +1,56 @@
+//! The command line: what can be typed, and which command runs it.
+
+use clap::{Parser, Subcommand};
+use engine::error::Result;
+
+use crate::command::{Exit, explain, ingest, list, query, replay, report, run, schema};
+
+/// What this traffic would cost under another KV policy, on another memory hierarchy.
+///
+/// Reads traces of real LLM inference runs, keeps them as Parquet, replays them under KV policies on machines, answers SQL
+/// and renders one HTML report.
+#[derive(Debug, Parser)]
+#[command(name = "kvtoll", version, max_term_width = 100, after_help = "Start with: kvtoll run TRACE --into STORE --output report.html --scenarios traces/quickstart.toml")]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Every command.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Read traces into a store
+    Ingest(ingest::Args),
+    /// Replay stored requests under policies, on machines
+    Replay(replay::Args),
+    /// Ask a named question, or any in SQL
+    Query(query::Args),
+    /// Render a run as one HTML file
+    Report(report::Args),
+    /// Ingest, replay and report in one go
+    Run(run::Args),
+    /// List models, machines, policies, formats, queries, prices or engines
+    List(list::Args),
+    /// Show the tables and their columns
+    Schema(schema::Args),
+    /// Explain a metric, policy, machine, model, query, format or table
+    Explain(explain::Args),
+}
+
+/// Runs what was typed.
+///
+/// # Errors
+/// Whatever the command cannot do; the kind of error decides the exit code.
+pub fn dispatch(cli: &Cli) -> Result<Exit> {
+    match &cli.command {
+        Command::Ingest(args) => ingest::run(args),
+        Command::Replay(args) => replay::run(args),
+        Command::Query(args) => query::run(args),
+        Command::Report(args) => report::run(args),
+        Command::Run(args) => run::run(args),
+        Command::List(args) => list::run(args),
+        Command::Schema(args) => schema::run(args),
+        Command::Explain(args) => explain::run(args),
+    }
+}

@@ -1,0 +1,73 @@
+//! One file per command. A command reads its arguments, calls the parts, and says what happened: data to standard output,
+//! everything else to standard error.
+
+pub mod explain;
+pub mod ingest;
+pub mod list;
+pub mod query;
+pub mod replay;
+pub mod report;
+pub mod run;
+pub mod schema;
+pub mod talk;
+
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+
+use arrow::array::RecordBatch;
+use engine::error::{Error, Result};
+
+use crate::output;
+
+/// How a command ended that did not fail altogether.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// Exit code 0.
+    Done,
+    /// Part of the work failed and said so; exit code 1.
+    Failed,
+}
+
+/// Writes batches to standard output, or to a file.
+pub(crate) fn print(
+    batches: &[RecordBatch],
+    format: output::Format,
+    max_rows: Option<usize>,
+    path: Option<&Path>,
+) -> Result<Exit> {
+    match path.filter(|path| path.as_os_str() != "-") {
+        None => {
+            let mut out = std::io::stdout().lock();
+            let is_terminal = out.is_terminal();
+            output::write(batches, output::Options { format, max_rows, is_terminal }, &mut out)?;
+        }
+        Some(path) => {
+            let mut bytes = Vec::new();
+            let options = output::Options { format, max_rows, is_terminal: false };
+            output::write(batches, options, &mut bytes)?;
+            write_file(path, &bytes)?;
+        }
+    }
+    Ok(Exit::Done)
+}
+
+/// Writes text to standard output.
+pub(crate) fn say(text: &str) -> Result<Exit> {
+    output::text(text, &mut std::io::stdout().lock())?;
+    Ok(Exit::Done)
+}
+
+/// Writes a file as a whole or not at all.
+pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
+    let failed = |error: std::io::Error| Error::run(format!("cannot write `{}`: {error}", path.display()));
+    let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut name = path.file_name().ok_or_else(|| Error::usage(format!("`{}` is no file name", path.display())))?.to_owned();
+    name.push(format!(".{}.tmp", std::process::id()));
+    let temporary = folder.join(name);
+    let mut file = std::fs::File::create(&temporary).map_err(failed)?;
+    let written = file.write_all(bytes).and_then(|()| file.sync_all()).and_then(|()| std::fs::rename(&temporary, path));
+    written.map_err(|error| {
+        let _ = std::fs::remove_file(&temporary);
+        failed(error)
+    })
+}

@@ -1,0 +1,141 @@
+//! `kvtoll explain`: what a name means, wherever it comes from.
+
+use std::fmt::Write as _;
+
+use engine::error::{Result, unknown};
+use engine::replay::DEFINITIONS;
+use engine::unit::significant;
+use engine::{machine, policy, schema};
+
+use super::{Exit, say};
+use crate::scenario::{load_machine, load_model};
+use crate::sql;
+use crate::{embedded, ingest};
+
+/// Arguments of `kvtoll explain`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// A metric, policy, machine, model, query, format or table
+    pub name: String,
+}
+
+/// Runs `kvtoll explain`.
+pub fn run(args: &Args) -> Result<Exit> {
+    let name = args.name.as_str();
+    let texts: Vec<String> = [
+        metric(name),
+        stage(name),
+        machine_preset(name)?,
+        model_preset(name)?,
+        query(name)?,
+        format(name),
+        schema::ALL.iter().find(|table| table.name == name).map(|table| super::schema::columns(table)),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    if texts.is_empty() {
+        return Err(unknown("name", name, names()));
+    }
+    say(&texts.join("\n"))
+}
+
+/// Everything that can be explained.
+fn names() -> impl Iterator<Item = &'static str> {
+    let presets = embedded::MACHINES.iter().chain(embedded::MODELS).chain(embedded::QUERIES).map(|(name, _)| *name);
+    let metrics = DEFINITIONS.iter().map(|definition| definition.name);
+    let policies = policy::ALL.iter().map(|kind| kind.name);
+    let tables = schema::ALL.iter().map(|table| table.name);
+    metrics.chain(policies).chain(presets).chain(ingest::ALL.iter().map(|format| format.name)).chain(tables)
+}
+
+fn metric(name: &str) -> Option<String> {
+    let found = DEFINITIONS.iter().find(|definition| definition.name == name)?;
+    let mut text = format!("metric {name} ({}; better: {})\n  {}\n", found.unit, found.better, found.definition);
+    if !found.numerator.is_empty() {
+        let _ = writeln!(text, "  numerator: {}\n  denominator: {}", found.numerator, found.denominator);
+    }
+    text.push_str("  ask: kvtoll query STORE metrics\n");
+    Some(text)
+}
+
+fn stage(name: &str) -> Option<String> {
+    let kind = policy::ALL.iter().find(|kind| kind.name == name)?;
+    let mut text = format!("policy {name}\n  {}\n  source: {}\n", kind.doc, kind.source);
+    for param in kind.params {
+        let _ = writeln!(text, "  {} = {}: {}", param.name, param.default, param.doc);
+    }
+    let needs: Vec<&str> = kind.needs.iter().map(|channel| channel.name).collect();
+    if !needs.is_empty() {
+        let _ = writeln!(text, "  its error needs, in a recording: {}", needs.join(", "));
+    }
+    let deployment = &kind.deployment;
+    let yes = |flag: bool| if flag { "yes" } else { "no" };
+    let _ = writeln!(
+        text,
+        "  deployment: engines {}; training {}; breaks prefix sharing {}",
+        deployment.engines,
+        yes(deployment.training),
+        yes(deployment.breaks_sharing)
+    );
+    Some(text)
+}
+
+fn machine_preset(name: &str) -> Result<Option<String>> {
+    if !embedded::MACHINES.iter().any(|(known, _)| *known == name) {
+        return Ok(None);
+    }
+    let found = load_machine(name)?;
+    let mut text = format!("machine {name}: {}\n", found.title);
+    for parameter in machine::parameters(&found) {
+        let certainty = format!("{:?}", parameter.certainty).to_lowercase();
+        let _ = writeln!(
+            text,
+            "  {:<24} {:>12} {:<8} {certainty}: {}",
+            parameter.name,
+            significant(parameter.value),
+            parameter.unit,
+            parameter.source
+        );
+    }
+    Ok(Some(text))
+}
+
+fn model_preset(name: &str) -> Result<Option<String>> {
+    if !embedded::MODELS.iter().any(|(known, _)| *known == name) {
+        return Ok(None);
+    }
+    let model = load_model(name)?;
+    let mut text = format!("model {name}: {}\n  source: {}\n", model.title, model.source);
+    let _ = writeln!(text, "  parameters: {}", engine::unit::show_count(model.params()));
+    let _ = writeln!(text, "  growing KV: {} bytes per token (bf16)", model.growing_bytes_per_token());
+    let _ = writeln!(text, "  constant KV: {} bytes per sequence (bf16)", model.constant_bytes());
+    for group in &model.groups {
+        let _ = writeln!(
+            text,
+            "  {} layers: {:?} attention, {} KV heads, {} bytes of KV per token and layer",
+            group.layers,
+            group.kv.attention,
+            group.kv.kv_heads,
+            group.kv.bf16_bytes()
+        );
+    }
+    Ok(Some(text))
+}
+
+fn query(name: &str) -> Result<Option<String>> {
+    if !embedded::QUERIES.iter().any(|(known, _)| *known == name) {
+        return Ok(None);
+    }
+    let found = sql::find(name)?;
+    let mut text = format!("query {name}\n  {}\n", found.question);
+    for column in &found.columns {
+        let _ = writeln!(text, "  {}: {}", column.name, column.doc);
+    }
+    Ok(Some(text))
+}
+
+fn format(name: &str) -> Option<String> {
+    let found = ingest::ALL.iter().find(|format| format.name == name)?;
+    Some(format!("format {name}\n  {}\n  specified at: {}\n", found.doc, found.spec))
+}

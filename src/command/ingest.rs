@@ -1,0 +1,96 @@
+//! `kvtoll ingest`: foreign traces into a store.
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use engine::error::Result;
+
+use super::{Exit, talk};
+use crate::ingest::{OnBadRow, Options, Summary, ingest};
+use crate::store::Store;
+
+/// Arguments of `kvtoll ingest`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Files, recordings (folders), globs, or `-` for standard input
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<String>,
+    /// The store to read into; made if missing
+    #[arg(long, value_name = "STORE")]
+    pub into: PathBuf,
+    #[command(flatten)]
+    pub reading: Reading,
+}
+
+/// How files are read; shared with `kvtoll run`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Reading {
+    /// The format of the files; sniffed if not given
+    #[arg(long, value_name = "FORMAT")]
+    pub format: Option<String>,
+    /// What to do with a row that cannot be read
+    #[arg(long, value_name = "WHAT", default_value = "fail")]
+    pub on_bad_row: BadRow,
+    /// Ingest a file even if the store has it already
+    #[arg(long)]
+    pub again: bool,
+    /// How many bad rows a failure lists
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub max_errors: usize,
+}
+
+/// What to do with a bad row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum BadRow {
+    /// Refuse the whole ingest
+    Fail,
+    /// Set it aside in `rejects` and keep the rest
+    Quarantine,
+}
+
+impl Reading {
+    fn options(&self) -> Options {
+        let on_bad_row = match self.on_bad_row {
+            BadRow::Fail => OnBadRow::Fail,
+            BadRow::Quarantine => OnBadRow::Quarantine,
+        };
+        Options {
+            format: self.format.clone(),
+            on_bad_row,
+            again: self.again,
+            max_errors: self.max_errors,
+            ..Options::standard()
+        }
+    }
+}
+
+/// Reads the files and says what came of each.
+pub(crate) fn read(files: &[String], into: &std::path::Path, reading: &Reading) -> Result<Vec<Summary>> {
+    let mut store = Store::open_or_create(into)?;
+    let bar = talk::bar(None);
+    let summaries = ingest(&mut store, files, &reading.options(), &|progress| {
+        bar.set_message(format!("{}: {} rows", progress.path, progress.rows));
+    });
+    bar.finish_and_clear();
+    summaries
+}
+
+/// Runs `kvtoll ingest`.
+pub fn run(args: &Args) -> Result<Exit> {
+    for summary in read(&args.files, &args.into, &args.reading)? {
+        describe(&summary);
+    }
+    Ok(Exit::Done)
+}
+
+/// Says what came of one file.
+pub(crate) fn describe(summary: &Summary) {
+    let rejected = if summary.rows_rejected > 0 { format!(", {} set aside in `rejects`", summary.rows_rejected) } else { String::new() };
+    talk::note(&format!(
+        "{}: {}, {} of {} rows kept{rejected} (source {})",
+        summary.path, summary.format, summary.rows_out, summary.rows_in, summary.source_id
+    ));
+    for entry in &summary.log {
+        talk::note(&format!("  {}: {} ({} times)", entry.severity.name(), entry.message, entry.count));
+    }
+}

@@ -1,0 +1,126 @@
+//! `kvtoll list`: what can be named on the command line.
+
+use std::fmt::Write as _;
+
+use clap::ValueEnum;
+use engine::error::Result;
+use engine::unit::{show_bandwidth, show_bytes};
+use engine::{policy, serving};
+
+use super::{Exit, say};
+use crate::scenario::{load_machine, load_model, load_prices};
+use crate::sql;
+use crate::{embedded, ingest};
+
+/// Arguments of `kvtoll list`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// What to list
+    pub what: What,
+}
+
+/// What can be listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum What {
+    /// Model presets with their KV bytes per token
+    Models,
+    /// Machine presets with memory and bandwidth
+    Machines,
+    /// Policy stages
+    Policies,
+    /// Trace formats
+    Formats,
+    /// Named questions
+    Queries,
+    /// Price books
+    Prices,
+    /// Serving engines
+    Engines,
+}
+
+/// Runs `kvtoll list`.
+pub fn run(args: &Args) -> Result<Exit> {
+    match args.what {
+        What::Models => models(),
+        What::Machines => machines(),
+        What::Policies => policies(),
+        What::Formats => formats(),
+        What::Queries => queries(),
+        What::Prices => books(),
+        What::Engines => engines(),
+    }
+}
+
+fn models() -> Result<Exit> {
+    let mut rows = Vec::new();
+    for (name, _) in embedded::MODELS {
+        let model = load_model(name)?;
+        let windows = model.constant_bytes();
+        let constant = if windows > 0 { format!(" plus {} per sequence", show_bytes(windows as f64)) } else { String::new() };
+        let kv = format!("{} bytes of KV per token{constant}", model.growing_bytes_per_token());
+        rows.push(((*name).to_owned(), format!("{}, {}", model.title, kv)));
+    }
+    listed(&rows)
+}
+
+fn machines() -> Result<Exit> {
+    let mut rows = Vec::new();
+    for (name, _) in embedded::MACHINES {
+        let machine = load_machine(name)?;
+        let part = &machine.accelerator;
+        rows.push((
+            (*name).to_owned(),
+            format!(
+                "{}, {} at {} per accelerator",
+                machine.title,
+                show_bytes(part.memory_bytes.value),
+                show_bandwidth(part.memory_bytes_per_s.value)
+            ),
+        ));
+    }
+    listed(&rows)
+}
+
+fn policies() -> Result<Exit> {
+    let params = |kind: &policy::Kind| {
+        let params: Vec<String> = kind.params.iter().map(|param| format!("{}={}", param.name, param.default)).collect();
+        if params.is_empty() { kind.name.to_owned() } else { format!("{}({})", kind.name, params.join(",")) }
+    };
+    listed(&policy::ALL.iter().map(|kind| (params(kind), kind.doc.to_owned())).collect::<Vec<_>>())
+}
+
+fn formats() -> Result<Exit> {
+    let row = |format: &&ingest::Format| {
+        let unverified = if format.verified { "" } else { " (unverified: no real sample at hand)" };
+        (format.name.to_owned(), format!("{}{unverified}", format.doc))
+    };
+    listed(&ingest::ALL.iter().map(row).collect::<Vec<_>>())
+}
+
+/// The named questions.
+pub(crate) fn queries() -> Result<Exit> {
+    let rows = sql::named()?.into_iter().map(|query| (query.name.to_owned(), query.question.to_owned()));
+    listed(&rows.collect::<Vec<_>>())
+}
+
+fn books() -> Result<Exit> {
+    let mut rows = Vec::new();
+    for (name, _) in embedded::PRICES {
+        let book = load_prices(name)?;
+        rows.push(((*name).to_owned(), format!("{} ({})", book.title, book.date)));
+    }
+    listed(&rows)
+}
+
+fn engines() -> Result<Exit> {
+    listed(&serving::RULES.iter().map(|rules| (rules.name.to_owned(), rules.doc.to_owned())).collect::<Vec<_>>())
+}
+
+fn listed(rows: &[(String, String)]) -> Result<Exit> {
+    let width = rows.iter().map(|row| row.0.len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for (name, doc) in rows {
+        let _ = writeln!(text, "{name:<width$}  {doc}");
+    }
+    say(&text)
+}

@@ -1,0 +1,257 @@
+//! Where an adapter puts what it reads: batches, bad rows, and a count of everything else.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::mpsc::SyncSender;
+
+use arrow::array::RecordBatch;
+use engine::error::{Error, Result};
+use engine::schema::{self, Cell, Table, batch_of_rows, canonical};
+
+use super::problem::Problem;
+use super::source::Tally;
+use super::{OnBadRow, Options, Parcel};
+
+/// Bad rows per batch.
+const REJECTS: usize = 1024;
+
+/// How much an event matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Severity {
+    /// Nothing to do.
+    Info,
+    /// Worth knowing.
+    Notice,
+    /// Something in the file is not in the store.
+    DataLoss,
+}
+
+impl Severity {
+    /// As it stands in `import_log`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Info => "info",
+            Self::Notice => "notice",
+            Self::DataLoss => "data_loss",
+        }
+    }
+}
+
+/// A kind of thing that was skipped, guessed or repaired, and how often.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogEntry {
+    /// How much it matters.
+    pub severity: Severity,
+    /// A stable name.
+    pub code: &'static str,
+    /// How often.
+    pub count: u64,
+    /// Line or row of the first, from 1; none where it has no line.
+    pub first_line: Option<u64>,
+    /// Offset of the first in the decompressed file.
+    pub first_byte: Option<u64>,
+    /// What happened.
+    pub message: String,
+    /// What can be done about it.
+    pub advice: Option<&'static str>,
+}
+
+impl LogEntry {
+    pub(super) fn cells(&self, source_id: u32) -> Vec<Cell> {
+        vec![
+            source_id.into(),
+            self.severity.name().into(),
+            self.code.into(),
+            self.count.into(),
+            self.first_line.into(),
+            self.first_byte.into(),
+            self.message.as_str().into(),
+            self.advice.into(),
+        ]
+    }
+}
+
+/// A kind of event, as an adapter declares it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Event {
+    pub(super) severity: Severity,
+    pub(super) code: &'static str,
+    pub(super) advice: Option<&'static str>,
+}
+
+/// What a source came to.
+#[derive(Debug)]
+pub(super) struct Counts {
+    pub(super) rows_in: u64,
+    pub(super) rows_out: u64,
+    pub(super) rows_rejected: u64,
+    pub(super) tables: Vec<(&'static str, u64)>,
+    pub(super) log: Vec<LogEntry>,
+}
+
+/// Takes what an adapter reads from one source.
+#[derive(Debug)]
+pub struct Sink<'a> {
+    path: &'a str,
+    source_id: u32,
+    on_bad_row: OnBadRow,
+    max_errors: usize,
+    sender: SyncSender<Parcel>,
+    tally: Rc<RefCell<Tally>>,
+    rows_in: u64,
+    rows_rejected: u64,
+    tables: BTreeMap<&'static str, u64>,
+    /// The first bad rows, as they are shown.
+    shown: Vec<String>,
+    rejects: Vec<Vec<Cell>>,
+    /// In the order of their first appearance.
+    log: Vec<LogEntry>,
+}
+
+impl<'a> Sink<'a> {
+    pub(super) fn new(
+        path: &'a str,
+        source_id: u32,
+        options: &Options,
+        tally: Rc<RefCell<Tally>>,
+        sender: SyncSender<Parcel>,
+    ) -> Self {
+        Self {
+            path,
+            source_id,
+            on_bad_row: options.on_bad_row,
+            max_errors: options.max_errors.max(1),
+            sender,
+            tally,
+            rows_in: 0,
+            rows_rejected: 0,
+            tables: BTreeMap::new(),
+            shown: Vec::new(),
+            rejects: Vec::new(),
+            log: Vec::new(),
+        }
+    }
+
+    /// Number of the source.
+    pub(super) fn source_id(&self) -> u32 {
+        self.source_id
+    }
+
+    /// Counts rows found in the file, whatever becomes of them.
+    pub(super) fn found(&mut self, rows: u64) {
+        self.rows_in += rows;
+    }
+
+    /// Hands rows on. Request ids count from 0 within the source.
+    pub(super) fn push(&mut self, table: &'static Table, batch: RecordBatch) -> Result<()> {
+        if batch.num_rows() > 0 {
+            *self.tables.entry(table.name).or_default() += batch.num_rows() as u64;
+            self.send(table, batch)?;
+        }
+        Ok(())
+    }
+
+    /// Sets a row aside, or ends the command once enough bad rows are known.
+    pub(super) fn reject(&mut self, problem: Problem) -> Result<()> {
+        self.rows_rejected += 1;
+        if self.shown.len() < self.max_errors {
+            self.shown.push(problem.shown);
+        }
+        match self.on_bad_row {
+            OnBadRow::Fail if self.shown.len() == self.max_errors => Err(self.failure(true)),
+            OnBadRow::Fail => Ok(()),
+            OnBadRow::Quarantine => {
+                self.rejects.push(vec![
+                    self.source_id.into(),
+                    problem.line.into(),
+                    problem.column.into(),
+                    problem.byte_offset.into(),
+                    problem.code.into(),
+                    problem.expected.into(),
+                    problem.found.into(),
+                    problem.raw.into(),
+                ]);
+                if self.rejects.len() >= REJECTS { self.send_rejects() } else { Ok(()) }
+            }
+        }
+    }
+
+    /// Counts an event; `message` describes the kind, and is one entry of the log.
+    pub(super) fn log(&mut self, event: Event, message: &str, line: Option<u64>, byte: Option<u64>) {
+        let known = self.log.iter_mut().find(|entry| entry.code == event.code && entry.message == message);
+        match known {
+            Some(entry) => entry.count += 1,
+            None => self.log.push(LogEntry {
+                severity: event.severity,
+                code: event.code,
+                count: 1,
+                first_line: line,
+                first_byte: byte,
+                message: message.to_owned(),
+                advice: event.advice,
+            }),
+        }
+    }
+
+    /// Ends the source.
+    ///
+    /// # Errors
+    /// Bad rows that must fail the command; a file without any good row.
+    pub(super) fn finish(mut self) -> Result<Counts> {
+        if self.on_bad_row == OnBadRow::Fail && self.rows_rejected > 0 {
+            return Err(self.failure(false));
+        }
+        // `recordings` describes the source and is no row of it.
+        let rows_out =
+            self.tables.iter().filter(|(name, _)| **name != canonical::RECORDINGS.name).map(|(_, rows)| rows);
+        let rows_out: u64 = rows_out.sum();
+        if rows_out == 0 {
+            let mut message = format!("expected at least one row in `{}`, found none", self.path);
+            if self.rows_rejected > 0 {
+                message =
+                    format!("expected at least one good row in `{}`, found {} bad ones", self.path, self.rows_rejected);
+            }
+            return Err(Error::data(listed(message, &self.shown)));
+        }
+        self.send_rejects()?;
+        if self.rows_in != rows_out + self.rows_rejected {
+            return Err(Error::run(format!(
+                "`{}` has {} rows, but {rows_out} were kept and {} set aside",
+                self.path, self.rows_in, self.rows_rejected
+            ))
+            .hint("this is a bug in the adapter; please report it"));
+        }
+        let tables = schema::ALL.iter().filter_map(|table| Some((table.name, *self.tables.get(table.name)?))).collect();
+        Ok(Counts { rows_in: self.rows_in, rows_out, rows_rejected: self.rows_rejected, tables, log: self.log })
+    }
+
+    fn failure(&self, stopped: bool) -> Error {
+        let count = match (stopped, self.rows_rejected) {
+            (true, rows) => format!("{rows} bad ones before the reader stopped"),
+            (false, 1) => "a bad one".to_owned(),
+            (false, rows) => format!("{rows} bad ones"),
+        };
+        let message = format!("expected only good rows in `{}`, found {count}; nothing was written", self.path);
+        Error::data(listed(message, &self.shown))
+            .hint("`--on-bad-row quarantine` keeps the good rows and puts the bad ones into `rejects`")
+    }
+
+    fn send_rejects(&mut self) -> Result<()> {
+        if self.rejects.is_empty() {
+            return Ok(());
+        }
+        let rows = std::mem::take(&mut self.rejects);
+        self.send(&canonical::REJECTS, batch_of_rows(&canonical::REJECTS, &rows)?)
+    }
+
+    fn send(&self, table: &'static Table, batch: RecordBatch) -> Result<()> {
+        let bytes = self.tally.borrow().bytes_in();
+        // The writer is gone only when the command has failed already; that error is the one to show.
+        self.sender.send(Parcel { table, batch, bytes }).map_err(|_| Error::run("the writer has stopped"))
+    }
+}
+
+fn listed(message: String, problems: &[String]) -> String {
+    if problems.is_empty() { message } else { format!("{message}\n\n{}", problems.join("\n")) }
+}

@@ -1,0 +1,368 @@
+//! Opening a file: compression by magic bytes, the hash of what is on disk, limits against bombs, and lines.
+
+use std::cell::RefCell;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Cursor, Read};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use engine::error::{Error, Result};
+use flate2::bufread::MultiGzDecoder;
+use sha2::{Digest, Sha256};
+
+use super::{Head, Options, recording};
+use crate::store::hex;
+
+/// How much of a file the sniffers see.
+const HEAD: usize = 64 << 10;
+
+/// What an input may not exceed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    /// Bytes of a line.
+    pub(super) line: usize,
+    /// Decompressed bytes per compressed byte, above `inflated`.
+    pub(super) ratio: u64,
+    /// Decompressed bytes that are always allowed.
+    pub(super) inflated: u64,
+}
+
+/// The longest line known is 4 MB (a Claude Code trace); real traces shrink by 3 to 20 times.
+pub(super) const LIMITS: Limits = Limits { line: 64 << 20, ratio: 1000, inflated: 1 << 30 };
+
+/// An open source, its first bytes read.
+pub(super) struct Source<'a> {
+    path: &'a str,
+    kind: Kind,
+    head: Vec<u8>,
+    tally: Rc<RefCell<Tally>>,
+}
+
+enum Kind {
+    Stream { reader: Box<dyn Read>, compression: &'static str, limits: Limits },
+    Directory(PathBuf),
+}
+
+/// What an adapter reads.
+#[derive(Debug)]
+pub struct Input<'a> {
+    /// The path as given.
+    pub path: &'a str,
+    /// The flags.
+    pub options: &'a Options,
+    /// The content.
+    pub body: Body,
+}
+
+/// The content of a source.
+#[derive(Debug)]
+pub enum Body {
+    /// A decompressed stream of lines.
+    Lines(Lines),
+    /// A directory.
+    Directory(PathBuf),
+}
+
+/// Counts and hashes the bytes of a file as they are on disk.
+#[derive(Default)]
+pub(super) struct Tally {
+    digest: Sha256,
+    bytes: u64,
+    inflated: u64,
+    reader: Option<Box<dyn Read>>,
+}
+
+impl std::fmt::Debug for Tally {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tally").field("bytes", &self.bytes).finish_non_exhaustive()
+    }
+}
+
+impl Tally {
+    /// Bytes read from disk so far.
+    pub(super) fn bytes_in(&self) -> u64 {
+        self.bytes
+    }
+}
+
+/// The bytes on disk, on their way through the tally.
+struct Raw(Rc<RefCell<Tally>>);
+
+impl Read for Raw {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut tally = self.0.borrow_mut();
+        let tally = &mut *tally;
+        let Some(reader) = &mut tally.reader else { return Ok(0) };
+        let count = reader.read(buffer)?;
+        tally.digest.update(&buffer[..count]);
+        tally.bytes += count as u64;
+        Ok(count)
+    }
+}
+
+/// A decompressed stream that stops a bomb.
+struct Limited<R> {
+    inner: R,
+    tally: Rc<RefCell<Tally>>,
+    limits: Limits,
+}
+
+impl<R: Read> Read for Limited<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(buffer)?;
+        let mut tally = self.tally.borrow_mut();
+        tally.inflated += count as u64;
+        if tally.inflated > self.limits.inflated && tally.inflated / self.limits.ratio > tally.bytes {
+            return Err(io::Error::other(format!(
+                "expected at most {} times the compressed size, found {} bytes out of {}",
+                self.limits.ratio, tally.inflated, tally.bytes
+            )));
+        }
+        Ok(count)
+    }
+}
+
+/// Opens a path, `-` or a recording's directory, and reads the head.
+pub(super) fn open<'a>(path: &'a str, limits: &Limits) -> Result<Source<'a>> {
+    let tally = Rc::new(RefCell::new(Tally::default()));
+    if let Some(directory) = recording::directory_of(path) {
+        let head = recording::head(&directory)?;
+        return Ok(Source { path, kind: Kind::Directory(directory), head, tally });
+    }
+    let reader: Box<dyn Read> = if path == "-" {
+        Box::new(io::stdin().lock())
+    } else {
+        Box::new(File::open(path).map_err(|error| unreadable(path, &error))?)
+    };
+    from_reader(path, reader, limits, tally)
+}
+
+/// As [`open`], from any reader.
+fn from_reader<'a>(
+    path: &'a str,
+    reader: Box<dyn Read>,
+    limits: &Limits,
+    tally: Rc<RefCell<Tally>>,
+) -> Result<Source<'a>> {
+    tally.borrow_mut().reader = Some(reader);
+    let (mut reader, compression) = inflate(Raw(tally.clone()), *limits, &tally).map_err(|e| unreadable(path, &e))?;
+    let mut head = Vec::with_capacity(HEAD);
+    reader.by_ref().take(HEAD as u64).read_to_end(&mut head).map_err(|error| unreadable(path, &error))?;
+    if head.is_empty() {
+        return Err(Error::data(format!("expected a trace in `{path}`, found an empty file")));
+    }
+    if let Some(what) = binary(&head) {
+        return Err(Error::data(format!("expected a trace as text in `{path}`, found {what}"))
+            .hint("`kvtoll list formats` describes what can be read"));
+    }
+    Ok(Source { path, kind: Kind::Stream { reader, compression, limits: *limits }, head, tally })
+}
+
+/// Undoes gzip or zstd by the first bytes; both may consist of several members.
+fn inflate(raw: Raw, limits: Limits, tally: &Rc<RefCell<Tally>>) -> io::Result<(Box<dyn Read>, &'static str)> {
+    let mut raw = raw;
+    let mut magic = Vec::with_capacity(4);
+    raw.by_ref().take(4).read_to_end(&mut magic)?;
+    let compression = compression_of(&magic);
+    let whole = BufReader::with_capacity(128 << 10, Cursor::new(magic).chain(raw));
+    let tally = tally.clone();
+    Ok(match compression {
+        "gzip" => (Box::new(Limited { inner: MultiGzDecoder::new(whole), tally, limits }), compression),
+        "zstd" => {
+            let inner = zstd::stream::read::Decoder::with_buffer(whole)?;
+            (Box::new(Limited { inner, tally, limits }), compression)
+        }
+        _ => (Box::new(whole), compression),
+    })
+}
+
+fn compression_of(magic: &[u8]) -> &'static str {
+    match magic {
+        [0x1f, 0x8b, ..] => "gzip",
+        // A frame, or a skippable frame before it.
+        [0x28, 0xb5, 0x2f, 0xfd] | [0x50..=0x5f, 0x2a, 0x4d, 0x18] => "zstd",
+        _ => "none",
+    }
+}
+
+/// What kind of binary file this is, if it is one.
+fn binary(head: &[u8]) -> Option<&'static str> {
+    const MAGIC: [(&[u8], &str); 12] = [
+        (b"PAR1", "a Parquet file (a recording is read from its directory)"),
+        (b"\x7fELF", "an ELF executable"),
+        (b"\x89PNG", "a PNG image"),
+        (b"SQLite format 3\0", "an SQLite database"),
+        (b"PK\x03\x04", "a ZIP archive"),
+        (b"ARROW1", "an Arrow file"),
+        (b"%PDF", "a PDF document"),
+        (b"\xfd7zXZ", "an XZ archive"),
+        (b"\x1f\x8b", "gzip within compression"),
+        (b"\x28\xb5\x2f\xfd", "zstd within compression"),
+        (b"\xff\xfe", "UTF-16 text"),
+        (b"\xfe\xff", "UTF-16 text"),
+    ];
+    let known = MAGIC.iter().find(|(magic, _)| head.starts_with(magic)).map(|(_, what)| *what);
+    known.or_else(|| head.contains(&0).then_some("a binary file (it holds NUL bytes)"))
+}
+
+impl<'a> Source<'a> {
+    /// What the sniffers see.
+    pub(super) fn head(&self) -> Head<'_> {
+        Head { path: self.path, bytes: &self.head, directory: matches!(self.kind, Kind::Directory(_)) }
+    }
+
+    /// none, gzip or zstd.
+    pub(super) fn compression(&self) -> &'static str {
+        match self.kind {
+            Kind::Stream { compression, .. } => compression,
+            Kind::Directory(_) => "none",
+        }
+    }
+
+    /// Size on disk, where it is known.
+    pub(super) fn total_bytes(&self) -> Option<u64> {
+        size_of(self.path)
+    }
+
+    pub(super) fn tally(&self) -> Rc<RefCell<Tally>> {
+        self.tally.clone()
+    }
+
+    /// What the adapter reads, and what to call after it.
+    pub(super) fn into_input(self, options: &'a Options) -> Result<(Input<'a>, Finish<'a>)> {
+        let Self { path, kind, head, tally } = self;
+        let (body, hash) = match kind {
+            Kind::Stream { reader, limits, .. } => (Body::Lines(Lines::new(head, reader, path, limits.line)), None),
+            Kind::Directory(directory) => {
+                let hash = recording::fingerprint(&directory)?;
+                (Body::Directory(directory), Some(hash))
+            }
+        };
+        Ok((Input { path, options, body }, Finish { path, tally, hash }))
+    }
+}
+
+/// The end of a source: its hash and size.
+pub(super) struct Finish<'a> {
+    path: &'a str,
+    tally: Rc<RefCell<Tally>>,
+    hash: Option<(String, u64)>,
+}
+
+impl Finish<'_> {
+    /// SHA-256 in hex, and bytes on disk. Reads what the adapter left.
+    pub(super) fn finish(self) -> Result<(String, u64)> {
+        if let Some(hash) = self.hash {
+            return Ok(hash);
+        }
+        io::copy(&mut Raw(self.tally.clone()), &mut io::sink()).map_err(|error| unreadable(self.path, &error))?;
+        let tally = self.tally.take();
+        Ok((hex(&tally.digest.finalize()), tally.bytes))
+    }
+}
+
+/// Size of a file on disk.
+pub(super) fn size_of(path: &str) -> Option<u64> {
+    let metadata = fs::metadata(path).ok()?;
+    metadata.is_file().then_some(metadata.len())
+}
+
+/// SHA-256 of a file, in hex; none if it cannot be read.
+pub(super) fn hash_of(path: impl AsRef<Path>) -> Option<String> {
+    struct Into(Sha256);
+    impl io::Write for Into {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.update(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut digest = Into(Sha256::new());
+    let mut file = BufReader::with_capacity(1 << 20, File::open(path).ok()?);
+    io::copy(&mut file, &mut digest).ok()?;
+    Some(hex(&digest.0.finalize()))
+}
+
+fn unreadable(path: &str, error: &io::Error) -> Error {
+    Error::data(format!("cannot read `{path}`: {error}"))
+}
+
+/// A stream of lines with numbers and offsets.
+pub struct Lines {
+    reader: Box<dyn BufRead>,
+    buffer: Vec<u8>,
+    path: String,
+    limit: usize,
+    number: u64,
+    next_offset: u64,
+}
+
+impl std::fmt::Debug for Lines {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lines").field("path", &self.path).field("number", &self.number).finish_non_exhaustive()
+    }
+}
+
+/// One line, without its end (LF or CRLF) and without a byte order mark.
+#[derive(Debug, Clone, Copy)]
+pub struct Line<'a> {
+    /// Its bytes.
+    pub bytes: &'a [u8],
+    /// Its number, from 1.
+    pub number: u64,
+    /// Offset of its first byte in the decompressed file.
+    pub offset: u64,
+}
+
+impl Line<'_> {
+    /// Whether nothing but blanks stands in it.
+    pub fn is_blank(&self) -> bool {
+        self.bytes.iter().all(u8::is_ascii_whitespace)
+    }
+}
+
+impl Lines {
+    fn new(head: Vec<u8>, rest: Box<dyn Read>, path: &str, limit: usize) -> Self {
+        let reader = BufReader::with_capacity(256 << 10, Cursor::new(head).chain(rest));
+        let reader: Box<dyn BufRead> = Box::new(reader);
+        Self { reader, buffer: Vec::new(), path: path.to_owned(), limit, number: 0, next_offset: 0 }
+    }
+
+    /// The next line; none at the end. A last line needs no end.
+    ///
+    /// # Errors
+    /// A stream that is damaged, or a line beyond the limit.
+    pub fn next_line(&mut self) -> Result<Option<Line<'_>>> {
+        const MARK: &[u8] = b"\xef\xbb\xbf";
+        self.buffer.clear();
+        let limit = self.limit as u64 + 1;
+        let count = self.reader.by_ref().take(limit).read_until(b'\n', &mut self.buffer);
+        let count = count.map_err(|error| {
+            unreadable(&self.path, &error).hint("a compressed file that was cut or damaged cannot be read to its end")
+        })?;
+        if count == 0 {
+            return Ok(None);
+        }
+        self.number += 1;
+        let offset = self.next_offset;
+        self.next_offset += count as u64;
+        if count > self.limit && self.buffer.last() != Some(&b'\n') {
+            return Err(Error::data(format!(
+                "expected lines of at most {} bytes in `{}`, found a longer one: line {}",
+                self.limit, self.path, self.number
+            )));
+        }
+        let line = self.buffer.strip_suffix(b"\n").unwrap_or(&self.buffer);
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let marked = if self.number == 1 { line.strip_prefix(MARK) } else { None };
+        Ok(Some(match marked {
+            Some(line) => Line { bytes: line, number: self.number, offset: offset + MARK.len() as u64 },
+            None => Line { bytes: line, number: self.number, offset },
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,11 @@
+//! kvtoll as a library: ingestion, the store, SQL over it, the report, and the commands that join them.
+
+pub mod cli;
+pub mod command;
+pub mod embedded;
+pub mod ingest;
+pub mod output;
+pub mod report;
+pub mod scenario;
+pub mod sql;
+pub mod store;

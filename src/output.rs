@@ -1,0 +1,304 @@
+//! The one place that prints: result batches as tables, text formats and Parquet.
+//!
+//! Standard output carries data only; everything else goes to standard error. A reader that goes away ends the output in
+//! silence ([`Outcome::Closed`]).
+//!
+//! # Numbers
+//!
+//! Tables for people (`table`, `md`) round floats to four digits and group thousands. All other formats keep every
+//! digit. JSON has three rules that keep each value what it is:
+//!
+//! * NaN and infinities are `null`.
+//! * An unsigned column whose name contains `hash`, or a list of that name, is text: `"0x"` and 16 hex digits.
+//! * Any other integer beyond 2^53 is decimal text, since many readers hold numbers as doubles.
+
+mod value;
+
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::{DataType, Schema};
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use engine::error::{Error, Result, unknown};
+use parquet::arrow::ArrowWriter;
+use parquet::basic::{Compression, ZstdLevel};
+use parquet::file::properties::WriterProperties;
+
+pub use value::{Value, readable, value};
+
+/// Rows of a table on a terminal when nobody says otherwise.
+pub const TERMINAL_ROWS: usize = 40;
+
+/// How a result is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// A table; on a terminal its rows are capped.
+    Auto,
+    /// A table.
+    Table,
+    /// Comma-separated values with a header.
+    Csv,
+    /// Tab-separated values with a header.
+    Tsv,
+    /// One JSON object per line.
+    Ndjson,
+    /// One JSON array of objects.
+    Json,
+    /// A Markdown table.
+    Md,
+    /// A Parquet file.
+    Parquet,
+}
+
+impl Format {
+    /// Every format by the name that the user types.
+    pub const ALL: [(&'static str, Self); 8] = [
+        ("auto", Self::Auto),
+        ("table", Self::Table),
+        ("csv", Self::Csv),
+        ("tsv", Self::Tsv),
+        ("ndjson", Self::Ndjson),
+        ("json", Self::Json),
+        ("md", Self::Md),
+        ("parquet", Self::Parquet),
+    ];
+
+    /// The format of this name.
+    ///
+    /// # Errors
+    /// An unknown name, with the nearest known one.
+    pub fn parse(name: &str) -> Result<Self> {
+        let found = Self::ALL.iter().find(|(known, _)| *known == name);
+        found
+            .map(|(_, format)| *format)
+            .ok_or_else(|| unknown("format", name, Self::ALL.iter().map(|(known, _)| *known)))
+    }
+}
+
+/// Whether anybody was still reading.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// All was written.
+    Complete,
+    /// The reader went away; nothing more is worth writing, and nothing is wrong.
+    Closed,
+}
+
+/// Where and how much.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// The format.
+    pub format: Format,
+    /// Most rows of a table; 0 for all. None caps at [`TERMINAL_ROWS`] on a terminal and nowhere else.
+    pub max_rows: Option<usize>,
+    /// Whether the destination is a terminal.
+    pub is_terminal: bool,
+}
+
+/// Writes a result. `batches` share one schema; at least one is expected, which may be empty.
+///
+/// # Errors
+/// Parquet to a terminal; a value that Arrow cannot show; a destination that fails for another reason than a reader who
+/// went away.
+pub fn write(batches: &[RecordBatch], options: Options, dest: &mut dyn Write) -> Result<Outcome> {
+    let Some(first) = batches.first() else { return Ok(Outcome::Complete) };
+    let schema = first.schema();
+    match options.format {
+        Format::Auto | Format::Table => text(&table(&schema, batches, options)?, dest),
+        Format::Md => text(&markdown(&schema, batches, options)?, dest),
+        Format::Csv => separated(&schema, batches, ',', dest),
+        Format::Tsv => separated(&schema, batches, '\t', dest),
+        Format::Ndjson => json(&schema, batches, ["", "\n", "\n"], dest),
+        Format::Json => json(&schema, batches, ["[", ",\n", "]\n"], dest),
+        Format::Parquet if options.is_terminal => Err(Error::usage("expected a file for Parquet, found a terminal")
+            .hint("add `--output result.parquet` or another `--format`")),
+        Format::Parquet => put(&parquet(batches)?, dest),
+    }
+}
+
+/// Writes text as it is.
+///
+/// # Errors
+/// A destination that fails for another reason than a reader who went away.
+pub fn text(text: &str, dest: &mut dyn Write) -> Result<Outcome> {
+    put(text.as_bytes(), dest)
+}
+
+fn put(bytes: &[u8], dest: &mut dyn Write) -> Result<Outcome> {
+    match dest.write_all(bytes).and_then(|()| dest.flush()) {
+        Ok(()) => Ok(Outcome::Complete),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Outcome::Closed),
+        Err(error) => Err(Error::run(format!("output could not be written: {error}"))),
+    }
+}
+
+/// The values of each row that is shown, and how many rows there are in all.
+fn rows(batches: &[RecordBatch], limit: usize) -> Result<(Vec<Vec<Value>>, usize)> {
+    let total = batches.iter().map(RecordBatch::num_rows).sum();
+    let mut rows = Vec::new();
+    for batch in batches {
+        for row in 0..batch.num_rows().min(limit - rows.len()) {
+            rows.push(batch.columns().iter().map(|column| value(column, row)).collect::<Result<Vec<_>>>()?);
+        }
+    }
+    Ok((rows, total))
+}
+
+/// How many rows a table shows.
+fn limit(options: Options) -> usize {
+    match options.max_rows {
+        Some(0) => usize::MAX,
+        Some(rows) => rows,
+        None if options.is_terminal => TERMINAL_ROWS,
+        None => usize::MAX,
+    }
+}
+
+fn footer(shown: usize, total: usize) -> String {
+    let group = |count: usize| readable("", &Value::Int(count as i128));
+    format!("{} of {} rows; --max-rows 0 or --format ndjson\n", group(shown), group(total))
+}
+
+fn is_number(kind: &DataType) -> bool {
+    kind.is_numeric()
+}
+
+fn table(schema: &Schema, batches: &[RecordBatch], options: Options) -> Result<String> {
+    let (rows, total) = rows(batches, limit(options))?;
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(schema.fields().iter().map(|field| field.name().as_str()));
+    for row in &rows {
+        table.add_row(row.iter().zip(schema.fields()).map(|(value, field)| one_line(&readable(field.name(), value))));
+    }
+    for (column, field) in table.column_iter_mut().zip(schema.fields()) {
+        column.set_padding((0, 2));
+        if is_number(field.data_type()) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    let mut text: String = table.lines().map(|line| format!("{}\n", line.trim_end())).collect();
+    if rows.len() < total {
+        text.push_str(&footer(rows.len(), total));
+    }
+    Ok(text)
+}
+
+fn markdown(schema: &Schema, batches: &[RecordBatch], options: Options) -> Result<String> {
+    let (rows, total) = rows(batches, limit(options))?;
+    let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
+    let mut text = line(schema.fields().iter().map(|field| field.name().clone()).collect());
+    text.push_str(&line(
+        schema
+            .fields()
+            .iter()
+            .map(|field| if is_number(field.data_type()) { "---:" } else { "---" }.to_owned())
+            .collect(),
+    ));
+    for row in &rows {
+        let cell =
+            |(value, name): (&Value, &str)| one_line(&readable(name, value)).replace('\\', "\\\\").replace('|', "\\|");
+        let names = schema.fields().iter().map(|field| field.name().as_str());
+        text.push_str(&line(row.iter().zip(names).map(cell).collect()));
+    }
+    if rows.len() < total {
+        text.push_str(&format!("\n{}", footer(rows.len(), total)));
+    }
+    Ok(text)
+}
+
+/// Text of a cell without line breaks and control characters, which would break a table or steer a terminal.
+fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+fn separated(schema: &Schema, batches: &[RecordBatch], separator: char, dest: &mut dyn Write) -> Result<Outcome> {
+    let quote = |text: &str| {
+        let plain = !text.contains([separator, '"', '\n', '\r']);
+        if plain { text.to_owned() } else { format!("\"{}\"", text.replace('"', "\"\"")) }
+    };
+    let header: Vec<String> = schema.fields().iter().map(|field| quote(field.name())).collect();
+    let mut chunk = header.join(&separator.to_string());
+    chunk.push('\n');
+    for batch in batches {
+        for row in 0..batch.num_rows() {
+            for (at, column) in batch.columns().iter().enumerate() {
+                if at > 0 {
+                    chunk.push(separator);
+                }
+                chunk.push_str(&quote(&value(column, row)?.exact()));
+            }
+            chunk.push('\n');
+            if chunk.len() > CHUNK_BYTES && put(std::mem::take(&mut chunk).as_bytes(), dest)? == Outcome::Closed {
+                return Ok(Outcome::Closed);
+            }
+        }
+    }
+    text(&chunk, dest)
+}
+
+/// Bytes that are gathered before they are written.
+const CHUNK_BYTES: usize = 1 << 16;
+
+/// JSON objects between an opening, a separator and an end.
+fn json(
+    schema: &Schema,
+    batches: &[RecordBatch],
+    [open, between, end]: [&str; 3],
+    dest: &mut dyn Write,
+) -> Result<Outcome> {
+    let mut chunk = open.to_owned();
+    let mut first = true;
+    for batch in batches {
+        for row in 0..batch.num_rows() {
+            if !first {
+                chunk.push_str(between);
+            }
+            first = false;
+            object(schema, batch, row, &mut chunk)?;
+            if chunk.len() > CHUNK_BYTES && put(std::mem::take(&mut chunk).as_bytes(), dest)? == Outcome::Closed {
+                return Ok(Outcome::Closed);
+            }
+        }
+    }
+    if !(first && open.is_empty()) {
+        chunk.push_str(end);
+    }
+    text(&chunk, dest)
+}
+
+fn object(schema: &Schema, batch: &RecordBatch, row: usize, chunk: &mut String) -> Result<()> {
+    chunk.push('{');
+    for (at, (field, column)) in schema.fields().iter().zip(batch.columns()).enumerate() {
+        if at > 0 {
+            chunk.push(',');
+        }
+        chunk.push_str(&serde_json::Value::from(field.name().as_str()).to_string());
+        chunk.push(':');
+        chunk.push_str(&value(column, row)?.json(field.name()).to_string());
+    }
+    chunk.push('}');
+    Ok(())
+}
+
+fn parquet(batches: &[RecordBatch]) -> Result<Vec<u8>> {
+    let failed = |error: parquet::errors::ParquetError| Error::run(error.to_string());
+    let level = ZstdLevel::try_new(3).map_err(failed)?;
+    // The writer's version is not recorded, so that equal results give equal bytes.
+    let properties = WriterProperties::builder()
+        .set_compression(Compression::ZSTD(level))
+        .set_created_by("kvtoll".to_owned())
+        .build();
+    let mut bytes = Vec::new();
+    let schema = batches.first().map_or_else(|| Arc::new(Schema::empty()), RecordBatch::schema);
+    let mut writer = ArrowWriter::try_new(&mut bytes, schema, Some(properties)).map_err(failed)?;
+    for batch in batches {
+        writer.write(batch).map_err(failed)?;
+    }
+    writer.close().map_err(failed)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,85 @@
+use super::axis::Scale;
+use super::lines::{spread, thin};
+use super::*;
+
+fn axis(unit: &str, log: bool) -> Axis {
+    Axis { title: "x".to_owned(), unit: unit.to_owned(), log }
+}
+
+fn ticks(unit: &str, log: bool, low: f64, high: f64) -> Vec<f64> {
+    Scale::new(&axis(unit, log), [low, high].into_iter(), false, 5).ticks
+}
+
+#[test]
+fn ticks_are_round_and_enclose_the_data() {
+    assert_eq!(ticks("", false, 0.0, 93.0), [0.0, 20.0, 40.0, 60.0, 80.0, 100.0]);
+    assert_eq!(ticks("", false, 95.0, 105.0), [94.0, 96.0, 98.0, 100.0, 102.0, 104.0, 106.0]);
+    assert_eq!(ticks("ms", true, 12.0, 180.0), [10.0, 20.0, 50.0, 100.0, 200.0]);
+    assert_eq!(ticks("tokens", true, 1024.0, 1_048_576.0), [1024.0, 4096.0, 16384.0, 65536.0, 262_144.0, 1_048_576.0]);
+    let gib = 1_073_741_824.0;
+    assert_eq!(ticks("bytes", false, 0.0, 4.2 * gib), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0].map(|at| at * gib));
+    for (low, high) in [(1e-9, 1e9), (5.0, 5.0), (1e-4, 1.0), (3.0, 7.0)] {
+        for log in [false, true] {
+            let found = ticks("", log, low, high);
+            assert!(found.len() >= 2 && found.len() < 20, "{low} {high} {log}: {found:?}");
+            assert!(
+                found[0] <= low * 1.000_001 && found[found.len() - 1] >= high * 0.999_999,
+                "{low} {high} {log}: {found:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn names_keep_apart_and_inside() {
+    let places = spread(&[100, 101, 102, 400], 50, 400);
+    assert!(places.windows(2).all(|pair| pair[1] - pair[0] >= 32), "{places:?}");
+    assert!(places.iter().all(|y| (50..=400).contains(y)), "{places:?}");
+}
+
+#[test]
+fn thinning_keeps_the_peak() {
+    let mut points: Vec<(f64, f64)> = (0..5000).map(|x| (f64::from(x), 1.0)).collect();
+    points[3333].1 = 9.0;
+    let thin = thin(points);
+    assert!(thin.len() <= 600);
+    assert!(thin.contains(&(3333.0, 9.0)));
+}
+
+#[test]
+fn what_cannot_be_drawn_is_left_out() {
+    let points = vec![(1.0, f64::NAN), (0.0, 2.0), (2.0, f64::INFINITY), (4.0, 3.0)];
+    let series = vec![Series { name: "a<b".to_owned(), short: "0".to_owned(), style: 0, points }];
+    let chart = Lines { title: "t".to_owned(), x: axis("", true), y: axis("", false), series };
+    let svg = lines(&chart, Size::WIDE);
+    assert!(
+        svg.starts_with("<svg viewBox=\"0 0 2080 800\" role=\"img\" aria-label=\"t\"><title>t</title>"),
+        "{}",
+        &svg[..90]
+    );
+    assert!(svg.contains("a&lt;b") && !svg.contains("NaN") && !svg.contains("inf"));
+    // One point is left, drawn as a dot.
+    assert_eq!(svg.matches("<circle").count(), 1);
+    let none = Lines { series: Vec::new(), ..chart };
+    assert!(lines(&none, Size::NARROW).ends_with("</svg>\n"));
+}
+
+#[test]
+fn a_bar_without_a_value_shows_its_note_and_no_length() {
+    let part = Part { name: String::new(), paint: Paint::Style(0), pale: false, value: 2.0 };
+    let bar = |name: &str, parts: Vec<Part>, note: &str| Bar {
+        name: name.to_owned(),
+        parts,
+        marks: Vec::new(),
+        note: note.to_owned(),
+    };
+    let chart = Bars {
+        title: "cost".to_owned(),
+        unit: "USD".to_owned(),
+        full: None,
+        bars: vec![bar("known", vec![part], "$2"), bar("secret", Vec::new(), "not disclosed")],
+    };
+    let svg = bars(&chart, Size::HALF);
+    assert_eq!(svg.matches("<rect").count(), 1);
+    assert!(svg.contains("not disclosed"));
+}

@@ -1,0 +1,343 @@
+//! The functions by which a template draws: `lines`, `scatter`, `bars` and `stacks` over the rows of a result.
+//!
+//! Each returns two drawings, one for a wide and one for a narrow screen, and a legend. A scenario has one style in all
+//! figures, by its number; a scenario that rests on an assumption is marked wherever it is named.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use minijinja::value::{Kwargs, Value};
+use minijinja::{Environment, Error, ErrorKind};
+
+use super::chart::{self, Axis, Bar, Bars, Lines, Paint, Part, Point, STYLES, Scatter, Series, Size, escape};
+use super::show;
+
+type Result<T> = std::result::Result<T, Error>;
+
+/// Adds the functions and filters to an environment; `assumed` are the scenarios that rest on an assumption.
+pub(super) fn install(environment: &mut Environment<'_>, assumed: &BTreeSet<u64>) {
+    let assumed = Arc::new(assumed.clone());
+    macro_rules! figure {
+        ($name:literal, $function:ident) => {{
+            let assumed = Arc::clone(&assumed);
+            environment.add_function($name, move |rows: Value, options: Kwargs| {
+                let drawn = $function(&rows, &options, &assumed)?;
+                options.assert_all_used()?;
+                Ok::<Value, Error>(Value::from_safe_string(drawn))
+            });
+        }};
+    }
+    figure!("lines", lines);
+    figure!("scatter", scatter);
+    figure!("bars", bars);
+    figure!("stacks", stacks);
+    environment
+        .add_filter("figure", |value: Value, unit: String| number_of(&value).map(|number| show::figure(number, &unit)));
+    environment.add_filter("change", |value: Value| number_of(&value).map(show::change));
+    environment.add_filter("cell", cell);
+    environment.add_filter("thin", thin);
+}
+
+/// A cell of a data table: by the unit that the column's name carries.
+fn cell(value: Value, column: String) -> String {
+    match number_of(&value) {
+        Some(number) if column.ends_with("_id") || column == "layer" || column == "seed" => format!("{number}"),
+        Some(number) => show::figure(number, show::unit(&column)),
+        None if value.is_none() || value.is_undefined() => "–".to_owned(),
+        None => value.to_string(),
+    }
+}
+
+/// Of each group of rows with the same value in `key`, about `count` rows at equal distances, with the last.
+fn thin(rows: Value, key: String, count: usize) -> Result<Vec<Value>> {
+    let mut groups: Vec<(String, Vec<Value>)> = Vec::new();
+    for row in rows.try_iter()? {
+        let name = text(&row, &key)?;
+        match groups.iter_mut().find(|group| group.0 == name) {
+            Some(group) => group.1.push(row),
+            None => groups.push((name, vec![row])),
+        }
+    }
+    let mut kept = Vec::new();
+    for (_, rows) in groups {
+        let stride = rows.len().div_ceil(count.max(1)).max(1);
+        let last = rows.len() - 1;
+        kept.extend(rows.into_iter().enumerate().filter(|(at, _)| at % stride == 0 || *at == last).map(|(_, row)| row));
+    }
+    Ok(kept)
+}
+
+fn number_of(value: &Value) -> Option<f64> {
+    if matches!(value.kind(), minijinja::value::ValueKind::Bool) {
+        return None;
+    }
+    f64::try_from(value.clone()).ok().filter(|number| number.is_finite())
+}
+
+fn field(row: &Value, column: &str) -> Result<Value> {
+    let value = row.get_attr(column)?;
+    if value.is_undefined() {
+        return Err(Error::new(
+            ErrorKind::InvalidOperation,
+            format!("a figure wants column `{column}`, which the query lacks"),
+        ));
+    }
+    Ok(value)
+}
+
+fn number(row: &Value, column: &str) -> Result<Option<f64>> {
+    Ok(number_of(&field(row, column)?))
+}
+
+fn text(row: &Value, column: &str) -> Result<String> {
+    Ok(field(row, column)?.to_string())
+}
+
+/// What a row belongs to: its name, its number, and whether it rests on an assumption.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Owner {
+    name: String,
+    short: String,
+    style: usize,
+    is_assumed: bool,
+}
+
+impl Owner {
+    fn full(&self) -> String {
+        format!("{}\u{a0}\u{a0}{}{}", self.short, self.name, if self.is_assumed { " (assumed)" } else { "" })
+    }
+}
+
+/// The owner of a row: the scenario by its number, or else the text of `column`, numbered as it appears in `known`.
+fn owner(row: &Value, column: &str, known: &[Owner], assumed: &BTreeSet<u64>) -> Result<Owner> {
+    let name = text(row, column)?;
+    let id = row.get_attr("scenario_id").ok().and_then(|id| u64::try_from(id).ok());
+    if let Some(id) = id {
+        return Ok(Owner { name, short: id.to_string(), style: id as usize, is_assumed: assumed.contains(&id) });
+    }
+    let at = known.iter().position(|owner| owner.name == name).unwrap_or(known.len());
+    let letter = char::from(b'a' + (at % 26) as u8).to_string();
+    Ok(Owner { name, short: letter, style: at, is_assumed: false })
+}
+
+/// The place of an owner in the list, which grows if it is new.
+fn place(owners: &mut Vec<Owner>, owner: Owner) -> usize {
+    let found = owners.iter().position(|known| *known == owner);
+    found.unwrap_or_else(|| {
+        owners.push(owner);
+        owners.len() - 1
+    })
+}
+
+/// Both drawings of a figure.
+fn both(half: bool, draw: impl Fn(Size) -> String) -> String {
+    let wide = draw(if half { Size::HALF } else { Size::WIDE });
+    let narrow = draw(Size::NARROW);
+    format!("<div class=\"chart wide\">{wide}</div>\n<div class=\"chart narrow\">{narrow}</div>\n")
+}
+
+/// The names of lines or points. Beside a wide drawing they already stand in it.
+fn legend(owners: &[Owner], half: bool) -> String {
+    let mut html = format!("<ul class=\"legend{}\">", if half { "" } else { " narrow" });
+    for owner in owners.iter().filter(|owner| owner.style < STYLES) {
+        let badge = if owner.is_assumed { " <span class=\"badge\">assumed</span>" } else { "" };
+        let (name, short) = (escape(&owner.name), escape(&owner.short));
+        let _ = write!(html, "<li><i class=\"s{}\"></i><b>{short}</b> {name}{badge}</li>", owner.style);
+    }
+    html.push_str("</ul>\n");
+    let drawn = owners.iter().filter(|owner| owner.style < STYLES).count();
+    if drawn < owners.len() {
+        let _ = writeln!(html, "<p class=\"note\">{drawn} of {} are drawn; the table has all.</p>", owners.len());
+    }
+    html
+}
+
+/// The axis of a column, from the options `<axis>_title`, `<axis>_log` and `<axis>_unit`.
+fn axis(options: &Kwargs, name: &str, column: &str) -> Result<Axis> {
+    let unit: Option<String> = options.get(&format!("{name}_unit"))?;
+    Ok(Axis {
+        title: options.get(&format!("{name}_title"))?,
+        unit: unit.unwrap_or_else(|| show::unit(column).to_owned()),
+        log: options.get::<Option<bool>>(&format!("{name}_log"))?.unwrap_or(false),
+    })
+}
+
+fn lines(rows: &Value, options: &Kwargs, assumed: &BTreeSet<u64>) -> Result<String> {
+    let (x, y, series): (String, String, String) = (options.get("x")?, options.get("y")?, options.get("series")?);
+    let half = options.get::<Option<bool>>("half")?.unwrap_or(false);
+    let mut owners = Vec::new();
+    let mut points: Vec<Vec<(f64, f64)>> = Vec::new();
+    for row in rows.try_iter()? {
+        let owner = owner(&row, &series, &owners, assumed)?;
+        let at = place(&mut owners, owner);
+        points.resize(owners.len(), Vec::new());
+        if let (Some(x), Some(y)) = (number(&row, &x)?, number(&row, &y)?) {
+            points[at].push((x, y));
+        }
+    }
+    let series = owners.iter().zip(points);
+    let series = series.map(|(owner, points)| Series {
+        name: owner.full(),
+        short: owner.short.clone(),
+        style: owner.style,
+        points,
+    });
+    let chart = Lines {
+        title: options.get("title")?,
+        x: axis(options, "x", &x)?,
+        y: axis(options, "y", &y)?,
+        series: series.collect(),
+    };
+    Ok(both(half, |size| chart::lines(&chart, size)) + &legend(&owners, half))
+}
+
+fn scatter(rows: &Value, options: &Kwargs, assumed: &BTreeSet<u64>) -> Result<String> {
+    let (x, y, series): (String, String, String) = (options.get("x")?, options.get("y")?, options.get("series")?);
+    let frontier: String = options.get("frontier")?;
+    let mut owners = Vec::new();
+    let mut points = Vec::new();
+    for row in rows.try_iter()? {
+        let owner = owner(&row, &series, &owners, assumed)?;
+        if let (Some(x), Some(y)) = (number(&row, &x)?, number(&row, &y)?) {
+            let on_frontier = field(&row, &frontier)?.is_true();
+            let (name, short) = (owner.full(), owner.short.clone());
+            points.push(Point { name, short, style: owner.style, at: (x, y), on_frontier });
+        }
+        place(&mut owners, owner);
+    }
+    let chart =
+        Scatter { title: options.get("title")?, x: axis(options, "x", &x)?, y: axis(options, "y", &y)?, points };
+    Ok(both(false, |size| chart::scatter(&chart, size)) + &legend(&owners, false))
+}
+
+/// The name above a bar: its owner, and the text of a second column where one is named.
+fn bar_name(row: &Value, owner: &Owner, detail: Option<&String>) -> Result<String> {
+    Ok(match detail {
+        Some(column) => format!("{} · {}", owner.full(), text(row, column)?),
+        None => owner.full(),
+    })
+}
+
+fn bars(rows: &Value, options: &Kwargs, assumed: &BTreeSet<u64>) -> Result<String> {
+    let (label, value): (String, String) = (options.get("label")?, options.get("value")?);
+    let detail: Option<String> = options.get("detail")?;
+    let marks: Vec<(String, String)> =
+        options.get::<Option<Vec<Value>>>("marks")?.unwrap_or_default().iter().map(pair).collect::<Result<_>>()?;
+    let missing = options.get::<Option<String>>("missing")?.unwrap_or_else(|| "unknown".to_owned());
+    let unit = options.get::<Option<String>>("unit")?.unwrap_or_else(|| show::unit(&value).to_owned());
+    let half = options.get::<Option<bool>>("half")?.unwrap_or(false);
+    let mut owners = Vec::new();
+    let mut drawn = Vec::new();
+    for row in rows.try_iter()? {
+        let owner = owner(&row, &label, &owners, assumed)?;
+        let name = bar_name(&row, &owner, detail.as_ref())?;
+        let mut marked = Vec::new();
+        for (name, column) in &marks {
+            if let Some(at) = number(&row, column)? {
+                marked.push((format!("{name} {}", show::figure(at, &unit)), at));
+            }
+        }
+        let paint = if owner.style < STYLES { Paint::Style(owner.style % 4) } else { Paint::Muted };
+        drawn.push(match number(&row, &value)? {
+            Some(value) => {
+                let part = Part { name: String::new(), paint, pale: owner.style >= 4, value };
+                Bar { name, parts: vec![part], marks: marked, note: show::figure(value, &unit) }
+            }
+            None => Bar { name, parts: Vec::new(), marks: Vec::new(), note: missing.clone() },
+        });
+        place(&mut owners, owner);
+    }
+    let chart = Bars { title: options.get("title")?, unit, full: options.get("full")?, bars: drawn };
+    Ok(both(half, |size| chart::bars(&chart, size)))
+}
+
+fn pair(value: &Value) -> Result<(String, String)> {
+    let parts: Vec<Value> = value.try_iter()?.collect();
+    match &parts[..] {
+        [name, column] => Ok((name.to_string(), column.to_string())),
+        _ => Err(Error::new(ErrorKind::InvalidOperation, "a mark is a pair of name and column")),
+    }
+}
+
+/// The parts that have a colour of their own: what they are called, the hue, and whether it is pale. Memory is blue and
+/// vermillion, movement purple, arithmetic green.
+const PARTS: [(&str, &str, Option<usize>, bool); 11] = [
+    ("kv_read", "KV read", Some(0), false),
+    ("weight_read", "weight read", Some(0), true),
+    ("tier_fetch", "tier fetch", Some(1), false),
+    ("collectives", "collectives", Some(3), false),
+    ("link", "link", Some(3), true),
+    ("compute", "compute", Some(2), false),
+    ("policy_work", "policy work", Some(2), true),
+    ("overhead", "overhead", None, true),
+    ("busy_ratio", "working", Some(2), false),
+    ("waiting_ratio", "waiting for data", Some(0), false),
+    ("overhead_ratio", "overhead", None, true),
+];
+
+fn part(name: &str, value: f64) -> Part {
+    let known = PARTS.iter().find(|part| part.0 == name);
+    let (name, hue, pale) = known.map_or((name, None, false), |part| (part.1, part.2, part.3));
+    Part { name: name.to_owned(), paint: hue.map_or(Paint::Muted, Paint::Style), pale, value }
+}
+
+/// Bars of parts: either one row a part (`part` and `value` name columns), or one row a bar (`parts` names columns).
+fn stacks(rows: &Value, options: &Kwargs, assumed: &BTreeSet<u64>) -> Result<String> {
+    let label: String = options.get("label")?;
+    let columns: Option<Vec<String>> = options.get("parts")?;
+    let half = options.get::<Option<bool>>("half")?.unwrap_or(false);
+    let long: Option<(String, String)> =
+        if columns.is_none() { Some((options.get("part")?, options.get("value")?)) } else { None };
+    let measure = columns.iter().flatten().chain(long.iter().map(|long| &long.1)).next();
+    let unit = measure.map_or("", |column| show::unit(column)).to_owned();
+    let mut owners = Vec::new();
+    let mut stacked: Vec<Bar> = Vec::new();
+    let mut present: Vec<Part> = Vec::new();
+    for row in rows.try_iter()? {
+        let owner = owner(&row, &label, &owners, assumed)?;
+        let name = owner.full();
+        let at = place(&mut owners, owner);
+        if at == stacked.len() {
+            stacked.push(Bar { name, parts: Vec::new(), marks: Vec::new(), note: String::new() });
+        }
+        let named: Vec<(String, String)> = match (&columns, &long) {
+            (Some(columns), _) => columns.iter().map(|column| (column.clone(), column.clone())).collect(),
+            (None, Some((part, value))) => vec![(text(&row, part)?, value.clone())],
+            (None, None) => Vec::new(),
+        };
+        for (name, column) in named {
+            if let Some(value) = number(&row, &column)?.filter(|value| *value > 0.0) {
+                let part = part(&name, value);
+                if !present.iter().any(|known| known.name == part.name) {
+                    present.push(part.clone());
+                }
+                stacked[at].parts.push(part);
+            }
+        }
+    }
+    let full: Option<f64> = options.get("full")?;
+    for bar in &mut stacked {
+        let sum: f64 = bar.parts.iter().map(|part| part.value).sum();
+        bar.note = if bar.parts.is_empty() {
+            "unknown".to_owned()
+        } else if full.is_none() {
+            show::figure(sum, &unit)
+        } else {
+            String::new()
+        };
+    }
+    let chart = Bars { title: options.get("title")?, unit, full, bars: stacked };
+    Ok(both(half, |size| chart::bars(&chart, size)) + &part_legend(&present))
+}
+
+fn part_legend(parts: &[Part]) -> String {
+    let mut html = String::from("<ul class=\"legend\">");
+    for part in parts {
+        let hue = if let Paint::Style(hue) = part.paint { format!("h{hue}") } else { "grey".to_owned() };
+        let pale = if part.pale { " pale" } else { "" };
+        let _ = write!(html, "<li><i class=\"box {hue}{pale}\"></i>{}</li>", escape(&part.name));
+    }
+    html.push_str("</ul>\n");
+    html
+}

@@ -1,0 +1,93 @@
+//! Numbers as people read them on the page, by their unit.
+
+use engine::unit::{show_bandwidth, show_bytes, show_time, significant};
+
+use crate::output::{Value, readable};
+
+/// The unit that a column's name carries; empty where it carries none.
+pub(super) fn unit(column: &str) -> &'static str {
+    let suffixes = [
+        ("change_ratio", "change"),
+        ("_ratio", "ratio"),
+        ("_bytes_per_s", "bytes/s"),
+        ("bytes_per_token", "bytes"),
+        ("_bytes", "bytes"),
+        ("ns_per_output_token", "ns"),
+        ("_ns", "ns"),
+        ("_ms", "ms"),
+        ("usd_per_hour", "USD"),
+        ("_per_accelerator_hour", "USD"),
+        ("_tokens_per_s", "tokens/s"),
+        ("_per_s_per_accelerator", "tokens/s"),
+        ("_tokens", "count"),
+        ("usd_total", "USD"),
+        ("j_per_output_token", "J"),
+        ("_s", "s"),
+    ];
+    match suffixes.iter().find(|(suffix, _)| column.ends_with(suffix)) {
+        _ if column.starts_with("usd_per_mtok") => "USD/Mtok",
+        Some((_, unit)) => unit,
+        None if column == "bytes" => "bytes",
+        None => "",
+    }
+}
+
+/// A figure with its unit, in three digits.
+pub(super) fn figure(value: f64, unit: &str) -> String {
+    if !value.is_finite() {
+        return "unknown".to_owned();
+    }
+    match unit {
+        "ns" => show_time(value),
+        "ms" => show_time(value * 1e6),
+        "s" => show_time(value * 1e9),
+        "bytes" => show_bytes(value),
+        "bytes/s" => show_bandwidth(value),
+        "ratio" => format!("{}%", significant(value * 100.0)),
+        "change" => change(value),
+        _ if unit.starts_with("USD") => money(value),
+        "J" => format!("{} J", grouped(value)),
+        "tokens/s" => format!("{} tok/s", grouped(value)),
+        _ => grouped(value),
+    }
+}
+
+/// A figure on an axis: as short as the value allows.
+pub(super) fn tick(value: f64, unit: &str) -> String {
+    match unit {
+        "tokens" if value >= 1024.0 && (value / 1024.0).fract() == 0.0 => {
+            let kilo = value / 1024.0;
+            if kilo >= 1024.0 { format!("{}M", significant(kilo / 1024.0)) } else { format!("{}k", significant(kilo)) }
+        }
+        "tokens/s" => grouped(value),
+        "bytes" if value == 0.0 => "0".to_owned(),
+        _ => figure(value, unit),
+    }
+}
+
+/// A change against the baseline in whole percent, in tenths below ten, with its sign; a typographic minus.
+pub(super) fn change(ratio: f64) -> String {
+    let percent = ratio * 100.0;
+    let size = percent.abs();
+    let sign = if percent < 0.0 { "\u{2212}" } else { "+" };
+    match size {
+        _ if size < 0.05 => "±0%".to_owned(),
+        _ if size < 9.95 => format!("{sign}{size:.1}%"),
+        _ if size < 999.5 => format!("{sign}{size:.0}%"),
+        _ => format!("{}{}×", if percent < 0.0 { "\u{2212}" } else { "" }, significant(ratio + 1.0)),
+    }
+}
+
+/// Dollars: cents from one dollar on, three digits below, so that amounts stand in line.
+fn money(value: f64) -> String {
+    match value.abs() {
+        size if size >= 1000.0 => format!("${}", grouped(value)),
+        size if size >= 1.0 || size == 0.0 => format!("${value:.2}"),
+        size => format!("${value:.0$}", (2.0 - size.log10().floor()).clamp(2.0, 12.0) as usize),
+    }
+}
+
+/// A plain number: three digits below a thousand, whole and grouped above.
+fn grouped(value: f64) -> String {
+    if value.abs() >= 1000.0 { readable("", &Value::Int(value.round() as i128)) } else { significant(value) }
+}

@@ -1,0 +1,275 @@
+//! Scenarios as people write them: a TOML file, or flags whose repetitions multiply. Resolving puts presets in place of
+//! names; a wrong name or key is an error with its place and the nearest right one.
+
+use std::path::Path;
+
+use engine::cost::Parallel;
+use engine::error::{Error, Result, unknown};
+use engine::machine::{self, Machine};
+use engine::model::{self, Model, WeightDtype};
+use engine::policy::Stack;
+use engine::prices::{self, PriceBook};
+use engine::replay::{Mode, Scenario};
+use engine::serving::{RULES, Rules};
+use serde::Deserialize;
+
+use crate::embedded;
+
+/// One scenario as written; what is missing is taken from `[defaults]`, then from the built-in defaults.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Spec {
+    /// What to call it.
+    pub name: Option<String>,
+    /// Whether the others are compared with it; the first scenario if none says so.
+    pub baseline: Option<bool>,
+    /// A source of the store by format, file name or number; the only one with arrivals if not given.
+    pub workload: Option<String>,
+    /// A model preset, or the path of a TOML file.
+    pub model: Option<String>,
+    /// A policy stack.
+    pub policy: Option<String>,
+    /// A machine preset with variations, or the path of a TOML file.
+    pub machine: Option<String>,
+    /// `open` or `captured`.
+    pub mode: Option<String>,
+    /// A serving engine's rules.
+    pub engine: Option<String>,
+    /// `x0.5`, a multiple of the trace's arrival rate.
+    pub rate: Option<String>,
+    /// Accelerators per copy of the model.
+    pub tensor_parallel: Option<u32>,
+    /// Copies of the model.
+    pub instances: Option<u32>,
+    /// `bf16`, `fp8` or `nvfp4`.
+    pub weights: Option<String>,
+    /// A price book.
+    pub prices: Option<String>,
+    /// Seed of everything random.
+    pub seed: Option<u64>,
+}
+
+/// A scenario file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    defaults: Spec,
+    #[serde(default)]
+    scenario: Vec<Spec>,
+}
+
+/// Reads a scenario file: `[defaults]` and any number of `[[scenario]]`.
+///
+/// # Errors
+/// An unreadable file; an unknown key or a wrong type, with its place.
+pub fn read(path: &Path) -> Result<Vec<Spec>> {
+    let shown = path.display();
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Error::usage(format!("cannot read the scenarios `{shown}`: {error}")))?;
+    let file: File = toml::from_str(&text).map_err(|error| {
+        let place = error.span().map_or(String::new(), |span| place(&text, span.start));
+        Error::usage(format!("{shown}{place}: {}", error.message()))
+            .hint("a scenario file has `[defaults]` and one `[[scenario]]` for each combination; see traces/quickstart.toml")
+    })?;
+    if file.scenario.is_empty() {
+        return Err(Error::usage(format!("expected at least one `[[scenario]]`, found none in `{shown}`")));
+    }
+    Ok(file.scenario.into_iter().map(|spec| spec.over(&file.defaults)).collect())
+}
+
+/// `:line:column` of a byte offset, both from 1.
+fn place(text: &str, offset: usize) -> String {
+    let before = text.get(..offset).unwrap_or(text);
+    let line = before.bytes().filter(|&byte| byte == b'\n').count() + 1;
+    let column = before.len() - before.rfind('\n').map_or(0, |at| at + 1) + 1;
+    format!(":{line}:{column}")
+}
+
+/// Every combination of the repeated flags, models first; the first is the baseline.
+pub fn product(common: &Spec, models: &[String], policies: &[String], machines: &[String]) -> Vec<Spec> {
+    let or_none = |values: &[String]| -> Vec<Option<String>> {
+        if values.is_empty() { vec![None] } else { values.iter().cloned().map(Some).collect() }
+    };
+    let mut specs = Vec::new();
+    for model in or_none(models) {
+        for policy in or_none(policies) {
+            for machine in or_none(machines) {
+                specs.push(Spec { model: model.clone(), policy: policy.clone(), machine, ..common.clone() });
+            }
+        }
+    }
+    specs
+}
+
+impl Spec {
+    /// This, with what is missing taken from `other`.
+    #[must_use]
+    pub fn over(self, other: &Self) -> Self {
+        let text = |own: Option<String>, other: &Option<String>| own.or_else(|| other.clone());
+        Self {
+            name: text(self.name, &other.name),
+            baseline: self.baseline.or(other.baseline),
+            workload: text(self.workload, &other.workload),
+            model: text(self.model, &other.model),
+            policy: text(self.policy, &other.policy),
+            machine: text(self.machine, &other.machine),
+            mode: text(self.mode, &other.mode),
+            engine: text(self.engine, &other.engine),
+            rate: text(self.rate, &other.rate),
+            tensor_parallel: self.tensor_parallel.or(other.tensor_parallel),
+            instances: self.instances.or(other.instances),
+            weights: text(self.weights, &other.weights),
+            prices: text(self.prices, &other.prices),
+            seed: self.seed.or(other.seed),
+        }
+    }
+
+    /// The scenario with every name resolved; `workload` is an index into the run's sources.
+    ///
+    /// # Errors
+    /// An unknown name, a number out of range, a preset file that cannot be read.
+    pub fn resolve(&self, workload: usize) -> Result<Scenario> {
+        let needed = |what: &str, value: &Option<String>| {
+            value.clone().ok_or_else(|| {
+                Error::usage(format!("expected a {what}, found none"))
+                    .hint(format!("give `--{what}` or a scenario file; `kvtoll list {what}s` shows the presets"))
+            })
+        };
+        let model = load_model(&needed("model", &self.model)?)?;
+        let policy = Stack::parse(self.policy.as_deref().unwrap_or("full"))?;
+        let machine = load_machine(&needed("machine", &self.machine)?)?;
+        let name = self.name.clone().unwrap_or_else(|| format!("{} on {}", policy.name(), machine.name));
+        Ok(Scenario {
+            name,
+            is_baseline: self.baseline.unwrap_or(false),
+            workload,
+            model,
+            policy,
+            machine,
+            mode: mode(self.mode.as_deref().unwrap_or("open"))?,
+            rules: rules(self.engine.as_deref().unwrap_or(RULES[0].name))?,
+            rate: rate(self.rate.as_deref().unwrap_or("x1"))?,
+            parallel: Parallel {
+                tensor: at_least_one("tensor_parallel", self.tensor_parallel.unwrap_or(1))?,
+                instances: at_least_one("instances", self.instances.unwrap_or(1))?,
+            },
+            dtype: dtype(self.weights.as_deref().unwrap_or("bf16"))?,
+            prices: load_prices(self.prices.as_deref().unwrap_or("hyperscaler"))?,
+            seed: self.seed.unwrap_or(0),
+        })
+    }
+}
+
+fn at_least_one(name: &str, value: u32) -> Result<u32> {
+    if value == 0 {
+        return Err(Error::usage(format!("expected `{name}` of at least 1, found 0")));
+    }
+    Ok(value)
+}
+
+fn mode(name: &str) -> Result<Mode> {
+    match name {
+        "open" => Ok(Mode::Open),
+        "captured" => Ok(Mode::Captured),
+        _ => Err(unknown("mode", name, ["open", "captured"])),
+    }
+}
+
+fn rules(name: &str) -> Result<Rules> {
+    let found = RULES.iter().find(|rules| rules.name == name);
+    found.copied().ok_or_else(|| unknown("engine", name, RULES.iter().map(|rules| rules.name)))
+}
+
+/// `x0.5` is half of the trace's arrival rate.
+fn rate(text: &str) -> Result<f64> {
+    match text.strip_prefix('x').and_then(|number| number.parse::<f64>().ok()) {
+        Some(rate) if rate.is_finite() && rate > 0.0 => Ok(rate),
+        _ => Err(Error::usage(format!("expected a rate such as `x0.5`, found `{text}`"))
+            .hint("a rate multiplies the trace's own arrival rate")),
+    }
+}
+
+fn dtype(name: &str) -> Result<WeightDtype> {
+    match name {
+        "bf16" => Ok(WeightDtype::Bf16),
+        "fp8" => Ok(WeightDtype::Fp8),
+        "nvfp4" => Ok(WeightDtype::Nvfp4),
+        _ => Err(unknown("weight format", name, ["bf16", "fp8", "nvfp4"])),
+    }
+}
+
+/// A preset of `list`, or a file where the name is the path of one.
+fn preset(what: &str, name: &str, list: &[(&str, &str)]) -> Result<(String, String)> {
+    if Path::new(name).extension().is_some_and(|extension| extension == "toml") {
+        let text = std::fs::read_to_string(name)
+            .map_err(|error| Error::usage(format!("cannot read the {what} `{name}`: {error}")))?;
+        return Ok((text, name.to_owned()));
+    }
+    match list.iter().find(|(known, _)| *known == name) {
+        Some((known, text)) => Ok(((*text).to_owned(), format!("presets/{what}/{known}.toml"))),
+        None => {
+            Err(unknown(what, name, list.iter().map(|(known, _)| *known)))
+        }
+    }
+}
+
+/// The model of this name or file.
+///
+/// # Errors
+/// An unknown name, an unreadable file, a file that is no model.
+pub fn load_model(name: &str) -> Result<Model> {
+    let (text, origin) = preset("model", name, embedded::MODELS)?;
+    model::parse(&text, &origin)
+}
+
+/// The machine of this expression: a name or file, and variations.
+///
+/// # Errors
+/// An unknown name or parameter, an unreadable file, a file that is no machine.
+pub fn load_machine(expression: &str) -> Result<Machine> {
+    let bare = expression.split('*').next().unwrap_or(expression);
+    let found = preset("machine", bare, embedded::MACHINES)?;
+    machine::resolve(expression, &|_| Some(found.clone()))
+}
+
+/// The price book of this name or file.
+///
+/// # Errors
+/// An unknown name, an unreadable file, a file that is no price book.
+pub fn load_prices(name: &str) -> Result<PriceBook> {
+    let (text, origin) = preset("prices", name, embedded::PRICES)?;
+    prices::parse(&text, &origin)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repeated_flags_multiply() {
+        let names = |values: &[&str]| values.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let specs = product(&Spec::default(), &names(&["a"]), &names(&["full", "fp8"]), &names(&["h100", "h200"]));
+        let shown: Vec<_> = specs.iter().map(|spec| (spec.policy.clone().unwrap(), spec.machine.clone().unwrap())).collect();
+        assert_eq!(shown.len(), 4);
+        assert_eq!(shown[1], ("full".to_owned(), "h200".to_owned()));
+    }
+
+    #[test]
+    fn an_unknown_key_is_named_with_its_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s.toml");
+        std::fs::write(&path, "[[scenario]]\nname = \"a\"\npolcy = \"full\"\n").unwrap();
+        let error = read(&path).unwrap_err().to_string();
+        assert!(error.contains("s.toml:3:1: unknown field `polcy`"), "{error}");
+        assert!(error.contains("`policy`"), "{error}");
+    }
+
+    #[test]
+    fn rates_are_multiples() {
+        assert_eq!(rate("x0.5"), Ok(0.5));
+        for wrong in ["0.5", "x0", "x-1", "xNaN", "x", "xinf"] {
+            assert!(rate(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! SQL over a store: every table of the schema under its name, and the named queries.
+//!
+//! A session sees the ingested tables and the tables of one run. A table without files is there too, empty and with its
+//! canonical columns, so that a query resolves on any store. Only reading statements are allowed; a value from outside
+//! enters a statement as a bound parameter, never as text.
+
+mod diagnostic;
+mod named;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow::datatypes::{FieldRef, Schema, SchemaRef};
+use arrow::record_batch::RecordBatch;
+use datafusion::common::{DataFusionError, ScalarValue};
+use datafusion::datasource::MemTable;
+use datafusion::datasource::file_format::parquet::ParquetFormat;
+use datafusion::datasource::listing::{ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl};
+use datafusion::execution::context::SQLOptions;
+use datafusion::prelude::{SessionConfig, SessionContext};
+use engine::error::{Error, Result, unknown};
+use engine::schema::{self, Scope};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::store::Store;
+pub use named::{Documented, Kind, Named, Param, find, named};
+
+/// A store opened for SQL.
+pub struct Session {
+    context: SessionContext,
+    runtime: Runtime,
+    run: Option<String>,
+}
+
+impl Session {
+    /// The run whose tables are visible, if the store has one.
+    pub fn run(&self) -> Option<&str> {
+        self.run.as_deref()
+    }
+}
+
+/// Opens a store for SQL with the tables of `run`, or of the latest run.
+///
+/// # Errors
+/// A run that the store does not have; a Parquet file that cannot be read.
+pub fn session(store: &Store, run: Option<&str>) -> Result<Session> {
+    let runs = store.runs();
+    let run = match run {
+        Some(id) if runs.iter().any(|entry| entry.id == id) => Some(id.to_owned()),
+        Some(id) => return Err(unknown("run", id, runs.iter().map(|entry| entry.id.as_str()))),
+        None => runs.last().map(|entry| entry.id.clone()),
+    };
+    let files = |table: &schema::Table| match (table.scope, &run) {
+        (Scope::Store, _) => store.files(table.name),
+        (Scope::Run, Some(run)) => store.run_files(run, table.name),
+        (Scope::Run, None) => Vec::new(),
+    };
+    open(run.clone(), files)
+}
+
+/// A session over the files that `files` names for each table.
+fn open(run: Option<String>, files: impl Fn(&schema::Table) -> Vec<PathBuf>) -> Result<Session> {
+    let runtime = Builder::new_current_thread().build().map_err(|error| Error::run(error.to_string()))?;
+    let mut config = SessionConfig::new()
+        // One partition: rows arrive in file order, so that sums of floats have one order and equal inputs give equal
+        // bytes. The tables of a run are small; the price is paid only on large recordings.
+        .with_target_partitions(1)
+        .with_information_schema(true);
+    config.options_mut().sql_parser.collect_spans = true;
+    let session = Session { context: SessionContext::new_with_config(config), runtime, run };
+    for table in schema::ALL {
+        register(&session, table, &files(table))?;
+    }
+    Ok(session)
+}
+
+fn register(session: &Session, table: &schema::Table, files: &[PathBuf]) -> Result<()> {
+    let canonical = table.arrow();
+    let failed =
+        |error: DataFusionError| Error::data(error.strip_backtrace()).context(format!("table `{}`", table.name));
+    if files.is_empty() {
+        let empty = MemTable::try_new(canonical, vec![vec![]]).map_err(failed)?;
+        session.context.register_table(table.name, Arc::new(empty)).map_err(failed)?;
+        return Ok(());
+    }
+    let urls: Result<Vec<ListingTableUrl>> = files.iter().map(|path| url(path)).collect();
+    let urls = urls?;
+    // Text has the type of the schema, whether a table has files or not.
+    let format = ParquetFormat::default().with_force_view_types(false);
+    let options = ListingOptions::new(Arc::new(format));
+    let state = session.context.state();
+    let mut found = Vec::new();
+    for url in &urls {
+        found.push(session.runtime.block_on(options.infer_schema(&state, url)).map_err(failed)?);
+    }
+    let config = ListingTableConfig::new_with_multi_paths(urls)
+        .with_listing_options(options)
+        .with_schema(merge(&canonical, &found));
+    let listing = ListingTable::try_new(config).map_err(failed)?;
+    session.context.register_table(table.name, Arc::new(listing)).map_err(failed)?;
+    Ok(())
+}
+
+/// The canonical columns, then the extra columns of the files. A type that only a file knows, such as the width of a
+/// vector, is taken from the file; documentation comes from the schema.
+fn merge(canonical: &Schema, found: &[SchemaRef]) -> SchemaRef {
+    let in_files = |name: &str| found.iter().find_map(|schema| schema.field_with_name(name).ok());
+    let mut fields: Vec<FieldRef> = Vec::new();
+    for field in canonical.fields() {
+        let kind = in_files(field.name()).map_or(field.data_type(), |file| file.data_type());
+        fields.push(Arc::new(field.as_ref().clone().with_data_type(kind.clone())));
+    }
+    for field in found.iter().flat_map(|schema| schema.fields()) {
+        if !fields.iter().any(|known| known.name() == field.name()) {
+            fields.push(Arc::new(field.as_ref().clone().with_nullable(true)));
+        }
+    }
+    Arc::new(Schema::new(fields))
+}
+
+/// The file as a URL. Every byte that is not plain is escaped, since a path is never a pattern here.
+fn url(path: &Path) -> Result<ListingTableUrl> {
+    let absolute = std::path::absolute(path).map_err(|error| Error::data(error.to_string()).context(path.display()))?;
+    let mut text = String::from("file://");
+    for byte in absolute.to_string_lossy().bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'-' | b'_' | b'.' | b'~' => text.push(char::from(byte)),
+            _ => text.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    ListingTableUrl::parse(&text).map_err(|error| Error::data(error.strip_backtrace()))
+}
+
+/// Runs one reading statement: SELECT, WITH, EXPLAIN, SHOW or DESCRIBE.
+///
+/// `params` are bound to `$name`. A named query declares its parameters in its header, with types and defaults;
+/// elsewhere a value that reads as a number is a number. The result has at least one batch, which may have no rows.
+///
+/// # Errors
+/// Wrong SQL, with the place and DataFusion's suggestion where it gives them; a statement that writes; a parameter that
+/// is unknown, missing or of the wrong type; data that cannot be read.
+pub fn query(session: &Session, sql: &str, params: &[(String, String)]) -> Result<Vec<RecordBatch>> {
+    let values = bind(sql, params)?;
+    let options = SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
+    let work = async {
+        let frame = session.context.sql_with_options(sql, options).await?;
+        let frame = if values.is_empty() { frame } else { frame.with_param_values(values)? };
+        let schema: SchemaRef = Arc::new(frame.schema().as_arrow().clone());
+        let mut batches = frame.collect().await?;
+        if batches.is_empty() {
+            batches.push(RecordBatch::new_empty(schema));
+        }
+        Ok(batches)
+    };
+    session.runtime.block_on(work).map_err(|error: DataFusionError| diagnostic::explain(sql, &error))
+}
+
+/// Runs a named query.
+///
+/// # Errors
+/// As [`query`], and an unknown name, with the nearest known one.
+pub fn run_named(session: &Session, name: &str, params: &[(String, String)]) -> Result<Vec<RecordBatch>> {
+    query(session, find(name)?.sql, params)
+}
+
+/// The values of all parameters: those given, then the defaults of the header.
+fn bind(sql: &str, params: &[(String, String)]) -> Result<Vec<(String, ScalarValue)>> {
+    let declared = named::params(sql)?;
+    let mut values = Vec::new();
+    for (name, text) in params {
+        let value = match declared.iter().find(|param| param.name == name) {
+            Some(param) => param.kind.value(name, text)?,
+            None if declared.is_empty() => Kind::guess(text),
+            None => return Err(unknown("parameter", name, declared.iter().map(|param| param.name))),
+        };
+        values.push((name.clone(), value));
+    }
+    for param in declared {
+        if !params.iter().any(|(name, _)| name == param.name) {
+            values.push((param.name.to_owned(), param.kind.value(param.name, param.default)?));
+        }
+    }
+    Ok(values)
+}
+
+#[cfg(test)]
+pub(crate) mod fixture;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,448 @@
+//! A small synthetic run for tests: five scenarios, one without a price and one that failed, written as Parquet.
+//!
+//! The numbers follow simple formulas, so that tests can say what a query must return.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use engine::schema::{self, Cell, batch_of_rows};
+use parquet::arrow::ArrowWriter;
+
+use super::{Session, open};
+
+/// Name, policy, machine, time of a step in ms, bytes of KV per token, price of an accelerator, status.
+type Scenario<'a> = (&'a str, &'a str, &'a str, f64, u64, Option<f64>, &'a str);
+
+/// The scenarios of the run; `name` is what the second one is called.
+fn scenarios(name: &str) -> [Scenario<'_>; 5] {
+    [
+        ("bf16 on 8 x H200", "full+bf16", "h200", 24.0, 327_680, Some(2.5), "ok"),
+        (name, "full+fp8", "h200", 19.0, 163_840, Some(2.5), "ok"),
+        ("half the cache, kept by snapkv", "snapkv(budget=50%)+fp8", "h200", 16.5, 81_920, Some(2.5), "ok"),
+        ("twice the bandwidth", "full+bf16", "h200*hbm_bw=2", 15.0, 327_680, None, "ok"),
+        ("one accelerator", "full+bf16", "h100*accelerators=1", 0.0, 327_680, Some(1.69), "failed"),
+    ]
+}
+
+/// A run in `folder`, with `name` as the name of its second scenario.
+pub(crate) fn session(folder: &Path, name: &str) -> Session {
+    write_all(folder, name);
+    let folder = folder.to_owned();
+    open(Some("0123456789abcdef".to_owned()), |table| {
+        let path = folder.join(format!("{}.parquet", table.name));
+        if path.exists() { vec![path] } else { Vec::new() }
+    })
+    .unwrap()
+}
+
+/// A session on a store that holds nothing.
+pub(crate) fn empty() -> Session {
+    open(None, |_| Vec::new()).unwrap()
+}
+
+fn write_all(folder: &Path, name: &str) {
+    fs::create_dir_all(folder).unwrap();
+    let scenarios = scenarios(name);
+    write(folder, "scenarios", &scenario_rows(&scenarios));
+    write(folder, "metrics", &metric_rows(&scenarios));
+    write(folder, "metric_defs", &definition_rows());
+    write(folder, "step_costs", &step_rows(&scenarios));
+    write(folder, "request_costs", &request_rows(&scenarios));
+    write(folder, "quantiles", &quantile_rows(&scenarios));
+    write(folder, "tier_usage", &tier_rows(&scenarios));
+    write(folder, "link_usage", &link_rows(&scenarios));
+    write(folder, "demand", &demand_rows(&scenarios));
+    write(folder, "attention_error", &error_rows());
+    write_provenance(folder, &scenarios);
+}
+
+fn write(folder: &Path, table: &str, rows: &[Vec<Cell>]) -> PathBuf {
+    let batch = batch_of_rows(schema::table(table).unwrap(), rows).unwrap();
+    let path = folder.join(format!("{table}.parquet"));
+    let mut writer = ArrowWriter::try_new(File::create(&path).unwrap(), batch.schema(), None).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+    path
+}
+
+macro_rules! row {
+    ($($cell:expr),* $(,)?) => { vec![$(Cell::from($cell)),*] };
+}
+
+fn scenario_rows(scenarios: &[Scenario<'_>]) -> Vec<Vec<Cell>> {
+    let row = |(id, s): (usize, &Scenario<'_>)| {
+        let ok = s.6 == "ok";
+        let error = (!ok).then_some("the weights need 141 GB, one accelerator has 80 GB");
+        row![
+            id as u32,
+            "0123456789abcdef",
+            s.0,
+            id == 0,
+            "conversation",
+            "llama-3.1-70b",
+            s.1,
+            s.2,
+            "open",
+            "vllm-0.19",
+            1.0,
+            8u32,
+            8u32,
+            1u32,
+            "bf16",
+            "neocloud",
+            7u64,
+            s.6,
+            error,
+            ok.then_some(0.6),
+            if id == 3 { "assumed" } else { "published" },
+        ]
+    };
+    scenarios.iter().enumerate().map(row).collect()
+}
+
+/// The finished scenarios with their numbers.
+fn finished<'a>(scenarios: &'a [Scenario<'a>]) -> impl Iterator<Item = (u32, &'a Scenario<'a>)> {
+    scenarios.iter().enumerate().filter(|(_, s)| s.6 == "ok").map(|(id, s)| (id as u32, s))
+}
+
+fn metric_rows(scenarios: &[Scenario<'_>]) -> Vec<Vec<Cell>> {
+    let mut rows = Vec::new();
+    for (id, s) in finished(scenarios) {
+        let (step, token) = (s.3, s.4 as f64);
+        let rate = 40_000.0 / step;
+        let cost = s.5.map(|price| price / (rate / 8.0 * 0.0036));
+        let certainty = if id == 3 { "assumed" } else { "published" };
+        let figures: Vec<(&str, Option<f64>)> = vec![
+            ("requests_finished", Some(200.0)),
+            ("requests_rejected", Some(0.0)),
+            ("preemptions", Some(if id == 0 { 3.0 } else { 0.0 })),
+            ("output_tokens_per_s", Some(rate)),
+            ("output_tokens_per_s_per_accelerator", Some(rate / 8.0)),
+            ("p50_ttft_ms", Some(step * 9.0)),
+            ("p99_ttft_ms", Some(step * 60.0)),
+            ("p50_itl_ms", Some(step)),
+            ("p99_itl_ms", Some(step * 2.4)),
+            ("utilisation_ratio", Some(step / 30.0)),
+            ("hit_tokens_ratio", Some(0.41)),
+            ("usd_total", s.5.map(|price| price * 8.0 / 6.0)),
+            ("usd_per_mtok_total", cost.map(|cost| cost / 12.0)),
+            ("usd_per_mtok_input", cost.map(|cost| cost / 20.0)),
+            ("usd_per_mtok_output", cost),
+            ("energy_j_per_output_token", Some(step / 3.0)),
+            ("kv_capacity_bytes", Some(4e11)),
+            ("kv_peak_held_bytes", Some(token * 600_000.0)),
+            ("kv_bytes_per_token", Some(token)),
+            ("delivered_memory_ratio", Some(0.55)),
+            ("lost_mass_ratio", if id == 2 { Some(0.031) } else { Some(0.0) }),
+        ];
+        rows.extend(figures.into_iter().map(|(name, value)| row![Some(id), name, value, certainty]));
+    }
+    for (name, value) in [
+        ("workload_requests", 200.0),
+        ("workload_block_references", 5000.0),
+        ("workload_distinct_blocks", 2900.0),
+        ("workload_leading_block_hit_ratio", 0.42),
+        ("workload_leading_token_hit_ratio", 0.39),
+        ("workload_full_block_hit_ratio", 0.44),
+        ("workload_mean_request_hit_ratio", 0.35),
+    ] {
+        rows.push(row![None::<u32>, name, value, "measured"]);
+    }
+    rows
+}
+
+fn definition_rows() -> Vec<Vec<Cell>> {
+    let ratio = |name: &str, over: &str| {
+        row![name, "ratio", "higher", Some("hits"), Some(over), "Share of the prompts found in the prefix cache."]
+    };
+    let plain =
+        |name: &str, unit: &str, better: &str, text: &str| row![name, unit, better, None::<&str>, None::<&str>, text];
+    vec![
+        plain("requests_finished", "requests", "higher", "Requests that produced all their tokens."),
+        plain("requests_rejected", "requests", "lower", "Requests whose context can never fit."),
+        plain("preemptions", "count", "lower", "Times that a running request was preempted."),
+        plain("output_tokens_per_s", "tokens/s", "higher", "Output tokens over the span of the replay."),
+        plain("output_tokens_per_s_per_accelerator", "tokens/s", "higher", "The same per accelerator."),
+        plain("p50_ttft_ms", "ms", "lower", "Median time to first token."),
+        plain("p99_ttft_ms", "ms", "lower", "99th percentile of the time to first token."),
+        plain("p50_itl_ms", "ms", "lower", "Median gap between two tokens."),
+        plain("p99_itl_ms", "ms", "lower", "99th percentile of the gap between two tokens."),
+        plain("utilisation_ratio", "ratio", "higher", "Busy engine time over the span."),
+        ratio("hit_tokens_ratio", "prompt tokens of all requests"),
+        plain("usd_total", "USD", "lower", "Price of all accelerators over the span."),
+        plain("usd_per_mtok_total", "USD/Mtok", "lower", "Price per million tokens read or written."),
+        plain("usd_per_mtok_input", "USD/Mtok", "lower", "Price per million prompt tokens."),
+        plain("usd_per_mtok_output", "USD/Mtok", "lower", "Price per million output tokens."),
+        plain("energy_j_per_output_token", "J", "lower", "All-in energy per output token."),
+        plain("kv_capacity_bytes", "bytes", "higher", "KV that fits, all instances together."),
+        plain("kv_peak_held_bytes", "bytes", "lower", "Most KV held at once."),
+        plain("kv_bytes_per_token", "bytes", "lower", "KV that one more token adds."),
+        plain("delivered_memory_ratio", "ratio", "higher", "Bytes moved in busy time over peak."),
+        plain("lost_mass_ratio", "ratio", "lower", "Attention mass on dropped tokens."),
+        plain("workload_requests", "requests", "neither", "Requests in the workload."),
+        plain("workload_block_references", "blocks", "neither", "Blocks that prompts refer to."),
+        plain("workload_distinct_blocks", "blocks", "neither", "Different blocks among them."),
+        ratio("workload_leading_block_hit_ratio", "block references"),
+        ratio("workload_leading_token_hit_ratio", "prompt tokens"),
+        ratio("workload_full_block_hit_ratio", "full blocks"),
+        ratio("workload_mean_request_hit_ratio", "requests"),
+    ]
+}
+
+fn step_rows(scenarios: &[Scenario<'_>]) -> Vec<Vec<Cell>> {
+    let mut rows = Vec::new();
+    for (id, s) in finished(scenarios) {
+        for stretch in 0..4u64 {
+            let total = (s.3 * 1e6) as i64 * 100;
+            let part = |percent: i64| total * percent / 100;
+            rows.push(row![
+                id,
+                0u32,
+                stretch,
+                stretch as i64 * total,
+                100u32,
+                32u32,
+                1u32,
+                2048u32,
+                64_000u64,
+                part(1),
+                part(1),
+                total,
+                part(40 - 5 * i64::from(id)),
+                part(30 + 5 * i64::from(id)),
+                part(12),
+                part(8),
+                part(if id == 2 { 3 } else { 0 }),
+                0i64,
+                0i64,
+                part(if id == 2 { 7 } else { 10 }),
+                part(15),
+                part(75),
+                4_000_000_000u64,
+                14_000_000_000u64,
+                1_000_000u64,
+                900_000u64,
+                1e15,
+                "kv_read",
+                120_000_000_000u64,
+                90_000_000_000u64,
+                400_000_000_000u64,
+                2u32,
+            ]);
+        }
+    }
+    rows
+}
+
+fn request_rows(scenarios: &[Scenario<'_>]) -> Vec<Vec<Cell>> {
+    let mut rows = Vec::new();
+    for (id, s) in finished(scenarios) {
+        for request in 0..20u64 {
+            let ns = |factor: u64| (s.3 * 1e6) as i64 * factor as i64;
+            rows.push(row![
+                id,
+                request,
+                0u32,
+                "finished",
+                None::<&str>,
+                request as i64 * 1_000_000_000,
+                3000u32 + request as u32,
+                50u32,
+                1200u32,
+                1800u32 + request as u32,
+                0u32,
+                u32::from(request == 19),
+                Some(ns(request)),
+                Some(ns(9 + 2 * request)),
+                Some(ns(1)),
+                Some(ns(3)),
+                Some(ns(60 + 2 * request)),
+                Some(ns(4)),
+                Some(12.5),
+                s.5.map(|price| price / 100.0),
+            ]);
+        }
+    }
+    rows
+}
+
+fn quantile_rows(scenarios: &[Scenario<'_>]) -> Vec<Vec<Cell>> {
+    let levels: [f64; 12] = [0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.995, 0.999, 0.9999];
+    let mut rows = Vec::new();
+    for (id, s) in finished(scenarios) {
+        for level in levels {
+            let tail = 1.0 - 0.32 * (1.0 - level).log10();
+            for (metric, scale) in [("itl", 0.8), ("ttft", 9.0), ("e2e", 40.0)] {
+                let stretched = if metric == "itl" { tail } else { tail * tail * tail };
+                rows.push(row![id, metric, level, (s.3 * 1e6 * scale * stretched) as i64]);
+            }
+        }
+    }
+    rows
+}
+
+fn tier_rows(scenarios: &[Scenario<'_>]) -> Vec<Vec<Cell>> {
+    let mut rows = Vec::new();
+    for (id, s) in finished(scenarios) {
+        for bucket in 0..100u32 {
+            let phase = f64::from(bucket) / 9.0;
+            let tokens = 300_000.0 * (1.0 + 0.4 * phase.sin()) * (f64::from(bucket) / 100.0).sqrt();
+            let held = (tokens * s.4 as f64) as u64;
+            rows.push(row![
+                id,
+                "hbm",
+                bucket,
+                i64::from(bucket) * 6_000_000_000,
+                6_000_000_000i64,
+                held,
+                held + 30_000_000_000,
+                400_000_000_000u64,
+                60_000_000_000_000u64,
+                100_000_000_000u64,
+                f64::from(bucket) / 110.0 / (1.0 + f64::from(id)),
+            ]);
+        }
+    }
+    rows
+}
+
+fn link_rows(scenarios: &[Scenario<'_>]) -> Vec<Vec<Cell>> {
+    let mut rows = Vec::new();
+    for (id, _) in finished(scenarios) {
+        for bucket in 0..100u32 {
+            let start = i64::from(bucket) * 6_000_000_000;
+            rows.push(row![id, "scale_up", bucket, start, 6_000_000_000i64, 2_000_000_000u64, 0.05]);
+        }
+    }
+    rows
+}
+
+fn demand_rows(scenarios: &[Scenario<'_>]) -> Vec<Vec<Cell>> {
+    let mut rows = Vec::new();
+    for s in scenarios.iter().take(3) {
+        for request in 0..100u64 {
+            for (phase, first, last) in [("prefill", 0u32, 0u32), ("decode", 1, 50)] {
+                let bytes = s.4 * (request + 1) * 100 / if phase == "prefill" { 2 } else { 1 };
+                rows.push(row![
+                    "conversation",
+                    "llama-3.1-70b",
+                    s.1,
+                    request,
+                    phase,
+                    first,
+                    last,
+                    0u16,
+                    80u32,
+                    1000u32,
+                    bytes,
+                    bytes,
+                    bytes,
+                    bytes,
+                    0.0,
+                ]);
+            }
+        }
+    }
+    rows
+}
+
+fn error_rows() -> Vec<Vec<Cell>> {
+    let mut rows = Vec::new();
+    for (policy, scale, quantized) in
+        [("full+fp8", 0.0, true), ("snapkv(budget=50%)+fp8", 1.0, true), ("streaming(sinks=4,recent=512)", 4.0, false)]
+    {
+        for layer in 0..12u16 {
+            for head in 0..2u16 {
+                for (first, last) in [(1u32, 10u32), (11, 40)] {
+                    let lost = scale * 0.01 * (1.0 + f64::from(layer) / 4.0 + f64::from(head));
+                    rows.push(row![
+                        policy,
+                        "smollm2-135m, token masses",
+                        1u32,
+                        0u64,
+                        first,
+                        last,
+                        layer,
+                        head,
+                        1u16,
+                        0.5,
+                        lost,
+                        lost * 1.5,
+                        Some(lost * 0.6),
+                        Some(lost * 0.4),
+                        quantized.then_some(0.02),
+                        quantized.then_some(0.012),
+                        0.25,
+                        if scale > 0.0 { "selection" } else { "key_format" },
+                    ]);
+                }
+            }
+        }
+    }
+    rows
+}
+
+fn write_provenance(folder: &Path, scenarios: &[Scenario<'_>]) {
+    let sha = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
+    let path = "traces/conversation.jsonl";
+    write(
+        folder,
+        "sources",
+        &[row![
+            0u32,
+            path,
+            "mooncake",
+            sha,
+            4096u64,
+            "none",
+            200u64,
+            199u64,
+            1u64,
+            Some("ms"),
+            Some("trace_start"),
+            Some(512u32),
+            Some("ceil"),
+            Some("global"),
+            Some("prefix"),
+            "format",
+        ]],
+    );
+    let message = "a row without output length was set aside";
+    write(
+        folder,
+        "import_log",
+        &[row![0u32, "data_loss", "no_output_length", 1u64, Some(17u64), None::<u64>, message, None::<&str>]],
+    );
+    let mut models = Vec::new();
+    for s in scenarios.iter().take(3) {
+        models.push(row![
+            "llama-3.1-70b",
+            s.1,
+            0u16,
+            80u32,
+            "full",
+            8u32,
+            None::<u32>,
+            s.4 / 80,
+            4096u64,
+            "bf16",
+            141_000_000_000u64,
+            "config.json of the model",
+            "published",
+        ]);
+    }
+    write(folder, "models", &models);
+    let mut machines = Vec::new();
+    let mut tiers = Vec::new();
+    let mut prices = Vec::new();
+    for (machine, bandwidth, price) in [("h200", 4.8e12, Some(2.5)), ("h200*hbm_bw=2", 9.6e12, None)] {
+        let certainty = if price.is_some() { "published" } else { "assumed" };
+        machines.push(row![machine, "hbm_read", bandwidth, "bytes/s", "data sheet, page 2", certainty]);
+        machines.push(row![machine, "peak_bf16", 989e12, "flops/s", "data sheet, page 2", "published"]);
+        tiers.push(row![machine, "hbm", 141_000_000_000u64, bandwidth, "data sheet, page 2", certainty]);
+        prices.push(row!["neocloud", machine, price, Some(1730.0), "price list of 2026-04", certainty]);
+    }
+    write(folder, "machines", &machines);
+    write(folder, "tiers", &tiers);
+    write(folder, "prices", &prices);
+}

@@ -1,0 +1,220 @@
+use std::collections::BTreeSet;
+
+use arrow::array::{Array, AsArray, RecordBatch};
+use arrow::compute::concat_batches;
+use arrow::datatypes::{Float64Type, Int64Type, UInt32Type, UInt64Type};
+use arrow::util::display::array_value_to_string;
+use engine::error::Kind as ErrorKind;
+
+use super::*;
+
+fn one(batches: &[RecordBatch]) -> RecordBatch {
+    concat_batches(&batches[0].schema(), batches).unwrap()
+}
+
+fn ask(session: &Session, sql: &str) -> RecordBatch {
+    one(&query(session, sql, &[]).unwrap())
+}
+
+fn fixture() -> (tempfile::TempDir, Session) {
+    let folder = tempfile::tempdir().unwrap();
+    let session = fixture::session(folder.path(), "fp8 KV");
+    (folder, session)
+}
+
+/// The columns of the last ORDER BY of a query.
+fn order(sql: &str) -> Vec<String> {
+    let (_, keys) = sql.rsplit_once("ORDER BY ").unwrap();
+    keys.split(',').map(|key| key.split_whitespace().next().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn every_named_query_returns_the_columns_of_its_header_on_full_and_empty_stores() {
+    let (_folder, full) = fixture();
+    for session in [&full, &fixture::empty()] {
+        for query in named().unwrap() {
+            let result =
+                one(&run_named(session, query.name, &[]).unwrap_or_else(|error| panic!("{}: {error}", query.name)));
+            let schema = result.schema();
+            let found: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
+            let documented: Vec<&str> = query.columns.iter().map(|column| column.name).collect();
+            assert_eq!(found, documented, "{}", query.name);
+            for field in schema.fields() {
+                assert!(
+                    !field.data_type().is_decimal(),
+                    "{}.{} is a decimal, which no reader expects",
+                    query.name,
+                    field.name()
+                );
+            }
+            assert!(session.run().is_none() || result.num_rows() > 0, "{} finds nothing in the fixture", query.name);
+        }
+    }
+}
+
+#[test]
+fn every_named_query_is_ordered_by_a_unique_key_of_its_columns() {
+    let (_folder, session) = fixture();
+    for query in named().unwrap() {
+        let result = one(&run_named(&session, query.name, &[]).unwrap());
+        let last = query.sql.trim_end().lines().last().unwrap();
+        assert!(last.starts_with("ORDER BY "), "{} ends in `{last}`", query.name);
+        let mut seen = BTreeSet::new();
+        for row in 0..result.num_rows() {
+            let key: Vec<String> = order(last)
+                .iter()
+                .map(|name| array_value_to_string(result.column_by_name(name).unwrap(), row).unwrap())
+                .collect();
+            assert!(seen.insert(key.clone()), "{}: {key:?} is there twice", query.name);
+        }
+    }
+}
+
+#[test]
+fn every_sentence_of_a_header_ends() {
+    for query in named().unwrap() {
+        for doc in query.columns.iter().map(|column| column.doc).chain(query.params.iter().map(|param| param.doc)) {
+            assert!(doc.ends_with('.'), "{}: {doc}", query.name);
+        }
+    }
+}
+
+#[test]
+fn the_bill_adds_up_to_the_time_of_all_booths() {
+    let (_folder, session) = fixture();
+    let bill = one(&run_named(&session, "token-bill", &[]).unwrap());
+    let ids = bill.column_by_name("scenario_id").unwrap().as_primitive::<UInt32Type>();
+    let shares = bill.column_by_name("share_ratio").unwrap().as_primitive::<Float64Type>();
+    let sum: f64 = (0..bill.num_rows()).filter(|row| ids.value(*row) == 1).map(|row| shares.value(row)).sum();
+    assert!((sum - 1.0).abs() < 1e-12);
+    let times = bill.column_by_name("ns_per_output_token").unwrap().as_primitive::<Float64Type>();
+    // 4 stretches of 100 steps of 24 ms, 40% of it reading KV, over 20 requests of 50 tokens.
+    assert!((times.value(0) - 4.0 * 100.0 * 24e6 * 0.4 / 1000.0).abs() < 1e-6);
+}
+
+#[test]
+fn the_context_query_follows_layers_times_bytes_times_tokens() {
+    let (_folder, session) = fixture();
+    let growth = one(&run_named(&session, "kv-context", &[]).unwrap());
+    let tokens = growth.column_by_name("context_tokens").unwrap().as_primitive::<Int64Type>();
+    let bytes = growth.column_by_name("kv_bytes").unwrap();
+    for row in 0..3 {
+        // The policies in order: full+bf16 comes first.
+        let expected = 327_680 * tokens.value(row);
+        assert_eq!(array_value_to_string(bytes, row).unwrap(), expected.to_string());
+    }
+}
+
+#[test]
+fn sessions_that_fit_use_the_nearest_rank_of_the_footprints() {
+    let (_folder, session) = fixture();
+    let fit = one(&run_named(&session, "sessions-that-fit", &[]).unwrap());
+    let p50 = fit.column_by_name("p50_request_kv_bytes").unwrap().as_primitive::<UInt64Type>();
+    let p99 = fit.column_by_name("p99_request_kv_bytes").unwrap().as_primitive::<UInt64Type>();
+    // 100 requests of 100, 200, ... 10000 tokens at 327,680 bytes.
+    assert_eq!(p50.value(0), 327_680 * 5000);
+    assert_eq!(p99.value(0), 327_680 * 9900);
+    let fits = fit.column_by_name("sessions_p50").unwrap().as_primitive::<Int64Type>();
+    assert_eq!(fits.value(0), 400_000_000_000 / (327_680 * 5000));
+}
+
+#[test]
+fn the_frontier_holds_what_no_other_scenario_beats() {
+    let (_folder, session) = fixture();
+    let names = ask(&session, "SELECT name FROM scenarios WHERE status = 'ok' ORDER BY name");
+    assert_eq!(names.num_rows(), 4);
+    let pareto = one(&run_named(&session, "pareto", &[]).unwrap());
+    let on = pareto.column_by_name("is_on_frontier").unwrap().as_boolean();
+    // The fixture's throughput falls with its step time, so only the fastest is unbeaten.
+    assert_eq!((0..4).map(|row| on.value(row)).collect::<Vec<_>>(), [false, false, false, true]);
+}
+
+#[test]
+fn an_undisclosed_price_stays_null_and_a_failed_scenario_stays_listed() {
+    let (_folder, session) = fixture();
+    let summary = one(&run_named(&session, "summary", &[]).unwrap());
+    assert_eq!(summary.num_rows(), 5);
+    let cost = summary.column_by_name("usd_per_mtok_output").unwrap();
+    assert_eq!((0..5).map(|row| cost.is_null(row)).collect::<Vec<_>>(), [false, false, false, true, true]);
+}
+
+#[test]
+fn parameters_are_bound_and_never_pasted() {
+    let (_folder, session) = fixture();
+    let param = |name: &str, value: &str| vec![(name.to_owned(), value.to_owned())];
+    let all = one(&run_named(&session, "slow-requests", &[]).unwrap());
+    assert_eq!(all.num_rows(), 4 * 10);
+    let few = one(&run_named(&session, "slow-requests", &param("limit", "3")).unwrap());
+    assert_eq!(few.num_rows(), 4 * 3);
+    let hostile = one(&run_named(&session, "tail", &param("metric", "itl' OR '1'='1")).unwrap());
+    assert_eq!(hostile.num_rows(), 0);
+    let free = one(&query(&session, "SELECT name FROM scenarios WHERE scenario_id = $id", &param("id", "1")).unwrap());
+    assert_eq!(free.num_rows(), 1);
+    assert_eq!(free.column(0).data_type(), &arrow::datatypes::DataType::Utf8);
+    assert_eq!(free.column(0).as_string::<i32>().value(0), "fp8 KV");
+    let error = run_named(&session, "tail", &param("metrik", "itl")).unwrap_err();
+    assert_eq!(error.to_string(), "unknown parameter `metrik`");
+    assert_eq!(error.advice(), Some("did you mean `metric`?"));
+    let error = run_named(&session, "slow-requests", &param("limit", "ten")).unwrap_err();
+    assert_eq!(error.to_string(), "parameter `limit` expects a whole number, found `ten`");
+}
+
+#[test]
+fn only_reading_statements_are_allowed() {
+    let (folder, session) = fixture();
+    let target = folder.path().join("out.parquet");
+    let copy = format!("COPY scenarios TO '{}'", target.display());
+    let wrong =
+        ["CREATE TABLE t AS SELECT 1", "DROP TABLE scenarios", "INSERT INTO scenarios SELECT * FROM scenarios", &copy];
+    for sql in wrong.into_iter().chain(["SET datafusion.execution.batch_size = 1"]) {
+        assert_eq!(query(&session, sql, &[]).unwrap_err().kind(), ErrorKind::Usage, "{sql}");
+    }
+    assert!(!target.exists());
+    for sql in ["EXPLAIN SELECT 1", "SHOW TABLES", "DESCRIBE scenarios", "WITH a AS (SELECT 1 AS b) SELECT b FROM a"] {
+        assert!(query(&session, sql, &[]).is_ok(), "{sql}");
+    }
+}
+
+#[test]
+fn a_wrong_column_is_marked_and_the_nearest_is_suggested() {
+    let error = query(&fixture::empty(), "SELECT scenario_id,\n  tft_ns FROM request_costs", &[]).unwrap_err();
+    let lines: Vec<String> = error.to_string().lines().map(str::to_owned).collect();
+    assert_eq!(lines[0], "column 'tft_ns' not found");
+    assert_eq!(&lines[lines.len() - 3..], ["  |", "2 |   tft_ns FROM request_costs", "  |   ^^^^^^"]);
+    assert!(error.advice().unwrap().contains("ttft_ns"), "{:?}", error.advice());
+}
+
+#[test]
+fn a_syntax_error_is_marked_where_the_parser_stopped() {
+    let error = query(&fixture::empty(), "SELECT 1 FORM scenarios x", &[]).unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("1 | SELECT 1 FORM scenarios x"), "{text}");
+    assert!(text.lines().last().unwrap().contains('^'), "{text}");
+}
+
+#[test]
+fn an_unknown_query_suggests_the_nearest() {
+    assert_eq!(find("token-bil").unwrap_err().advice(), Some("did you mean `token-bill`?"));
+}
+
+#[test]
+fn a_path_is_never_a_pattern() {
+    let folder = tempfile::tempdir().unwrap();
+    let odd = folder.path().join("a [b]* c%20?é");
+    let session = fixture::session(&odd, "fp8 KV");
+    assert_eq!(ask(&session, "SELECT * FROM scenarios").num_rows(), 5);
+}
+
+#[test]
+fn extra_columns_of_a_file_are_kept() {
+    let canonical = schema::table("links").err();
+    assert!(canonical.is_some());
+    let known = schema::table("metric_defs").unwrap().arrow();
+    let extra = Arc::new(Schema::new(vec![
+        arrow::datatypes::Field::new("metric", arrow::datatypes::DataType::Utf8, false),
+        arrow::datatypes::Field::new("colour", arrow::datatypes::DataType::Utf8, false),
+    ]));
+    let merged = merge(&known, &[extra]);
+    assert_eq!(merged.fields().len(), known.fields().len() + 1);
+    assert!(merged.field(known.fields().len()).is_nullable());
+}

@@ -1,0 +1,104 @@
+//! The command line as people type it: exit codes, streams, suggestions, formats.
+
+use crate::support::{kvtoll, quickstart, stderr, succeed};
+
+fn refused(args: &[&str], code: i32, parts: &[&str]) {
+    let output = kvtoll(args);
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    assert!(output.stdout.is_empty(), "standard output is for data");
+    for part in parts {
+        assert!(said.contains(part), "expected `{part}` in:\n{said}");
+    }
+}
+
+#[test]
+fn unknown_names_are_met_with_the_nearest() {
+    refused(&["explain", "p99_itl_m"], 2, &["unknown name `p99_itl_m`", "did you mean `p99_itl_ms`?"]);
+    refused(&["schema", "request"], 2, &["did you mean `requests`?"]);
+    let store = quickstart().store.to_string_lossy().into_owned();
+    refused(&["query", &store, "sumary"], 2, &["did you mean `summary`?"]);
+    refused(&["replay", &store, "--model", "llama-3.1-9b", "--machine", "h200"], 2, &["did you mean `llama-3.1-8b`?"]);
+    refused(&["replay", &store, "--model", "llama-3.1-8b", "--machine", "h20"], 2, &["did you mean `h200`?"]);
+    refused(&["replay", &store, "--model", "llama-3.1-8b", "--machine", "h200", "--policy", "snapk(budget=1)"], 2, &["did you mean `snapkv`?"]);
+}
+
+#[test]
+fn what_is_missing_is_asked_for() {
+    let store = quickstart().store.to_string_lossy().into_owned();
+    refused(&["replay", &store], 2, &["expected a model, found none", "kvtoll list models"]);
+    refused(&["query", "no-such-store", "summary"], 2, &["no-such-store", "kvtoll ingest"]);
+    let lpx = ["replay", &store, "--model", "llama-3.1-8b", "--machine", "vera-rubin-lpx", "--tensor-parallel", "8"];
+    let said = stderr(&kvtoll(&lpx));
+    assert!(said.contains("which is not published") && said.contains("link_bytes_per_s=200GB/s"), "{said}");
+}
+
+#[test]
+fn sql_is_answered_and_its_errors_point_at_the_place() {
+    let store = quickstart().store.to_string_lossy().into_owned();
+    let sql = "SELECT name FROM scenarios ORDER BY scenario_id LIMIT 2";
+    let rows = succeed(&["query", &store, "--sql", sql, "--format", "csv"]);
+    assert_eq!(rows, "name\nbaseline\nfp8 KV\n");
+    refused(&["query", &store, "--sql", "SELECT nam FROM scenarios"], 2, &["nam", "^", "name"]);
+    refused(&["query", &store, "--sql", "DROP TABLE scenarios"], 2, &["DROP"]);
+}
+
+#[test]
+fn every_named_query_runs_on_the_quick_start() {
+    let store = quickstart().store.to_string_lossy().into_owned();
+    let listed = succeed(&["list", "queries"]);
+    assert!(listed.lines().count() >= 10);
+    for name in listed.lines().filter_map(|line| line.split_whitespace().next()) {
+        let rows = succeed(&["query", &store, name, "--format", "ndjson"]);
+        // The quick start has no rejected rows to list; every other question has an answer.
+        assert!(!rows.is_empty() || name == "import-log", "{name}");
+        let sql = succeed(&["query", &store, name, "--show-sql"]);
+        assert!(sql.to_uppercase().contains("ORDER BY"), "{name}");
+    }
+}
+
+#[test]
+fn everything_that_is_listed_can_be_explained() {
+    for what in ["models", "machines", "queries", "formats"] {
+        for name in succeed(&["list", what]).lines().filter_map(|line| line.split_whitespace().next()) {
+            assert!(succeed(&["explain", name]).contains(name), "{what} {name}");
+        }
+    }
+    for line in succeed(&["list", "policies"]).lines() {
+        let name = line.split(['(', ' ']).next().unwrap();
+        assert!(succeed(&["explain", name]).contains("source:"), "{name}");
+    }
+}
+
+#[test]
+fn published_bytes_per_token_are_listed() {
+    let listed = succeed(&["list", "models"]);
+    for (model, bytes) in [
+        ("llama-3.1-8b", "131072"),
+        ("llama-3.1-70b", "327680"),
+        ("qwen3-32b", "262144"),
+        ("deepseek-v3", "70272"),
+        ("gpt-oss-120b", "36864"),
+    ] {
+        let line = listed.lines().find(|line| line.starts_with(&format!("{model} "))).unwrap();
+        assert!(line.contains(bytes), "{line}");
+    }
+    assert!(listed.contains("plus 4.5 MiB per sequence"), "{listed}");
+}
+
+/// A reader that goes away (`| head`) is no error.
+#[test]
+fn a_broken_pipe_is_quiet() {
+    use std::process::{Command, Stdio};
+    let store = quickstart().store.to_string_lossy().into_owned();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_kvtoll"))
+        .args(["query", &store, "--sql", "SELECT * FROM step_costs", "--format", "ndjson"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(output.stderr.is_empty(), "{}", stderr(&output));
+}

@@ -1,0 +1,11 @@
+//! The integration tests: one binary, since each that links DataFusion costs seconds and hundreds of megabytes.
+
+mod bad_input;
+mod browser;
+mod command_line;
+mod laws;
+mod quickstart;
+mod readme;
+mod recorded;
+mod support;
+mod tidy;
