@@ -178,7 +178,11 @@ fn table(schema: &Schema, batches: &[RecordBatch], options: Options) -> Result<S
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    let mut text: String = table.lines().map(|line| format!("{}\n", line.trim_end())).collect();
+    let mut text = String::new();
+    for line in table.lines() {
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
     if rows.len() < total {
         text.push_str(&footer(rows.len(), total));
     }
@@ -203,7 +207,8 @@ fn markdown(schema: &Schema, batches: &[RecordBatch], options: Options) -> Resul
         text.push_str(&line(row.iter().zip(names).map(cell).collect()));
     }
     if rows.len() < total {
-        text.push_str(&format!("\n{}", footer(rows.len(), total)));
+        text.push('\n');
+        text.push_str(&footer(rows.len(), total));
     }
     Ok(text)
 }

@@ -118,6 +118,8 @@ fn merge(canonical: &Schema, found: &[SchemaRef]) -> SchemaRef {
     Arc::new(Schema::new(fields))
 }
 
+const HEX: [char; 16] = ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'A', 'B', 'C', 'D', 'E', 'F'];
+
 /// The file as a URL. Every byte that is not plain is escaped, since a path is never a pattern here.
 fn url(path: &Path) -> Result<ListingTableUrl> {
     let absolute = std::path::absolute(path).map_err(|error| Error::data(error.to_string()).context(path.display()))?;
@@ -125,7 +127,7 @@ fn url(path: &Path) -> Result<ListingTableUrl> {
     for byte in absolute.to_string_lossy().bytes() {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'-' | b'_' | b'.' | b'~' => text.push(char::from(byte)),
-            _ => text.push_str(&format!("%{byte:02X}")),
+            _ => text.extend(['%', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]),
         }
     }
     ListingTableUrl::parse(&text).map_err(|error| Error::data(error.strip_backtrace()))
@@ -137,7 +139,7 @@ fn url(path: &Path) -> Result<ListingTableUrl> {
 /// elsewhere a value that reads as a number is a number. The result has at least one batch, which may have no rows.
 ///
 /// # Errors
-/// Wrong SQL, with the place and DataFusion's suggestion where it gives them; a statement that writes; a parameter that
+/// Wrong SQL, with the place and a suggestion where they are known; a statement that writes; a parameter that
 /// is unknown, missing or of the wrong type; data that cannot be read.
 pub fn query(session: &Session, sql: &str, params: &[(String, String)]) -> Result<Vec<RecordBatch>> {
     let values = bind(sql, params)?;

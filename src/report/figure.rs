@@ -35,25 +35,25 @@ pub(super) fn install(environment: &mut Environment<'_>, assumed: &BTreeSet<u64>
     environment
         .add_filter("figure", |value: Value, unit: String| number_of(&value).map(|number| show::figure(number, &unit)));
     environment.add_filter("change", |value: Value| number_of(&value).map(show::change));
-    environment.add_filter("cell", cell);
-    environment.add_filter("thin", thin);
+    environment.add_filter("cell", |value: Value, column: String| cell(&value, &column));
+    environment.add_filter("thin", |rows: Value, key: String, count: usize| thin(&rows, &key, count));
 }
 
 /// A cell of a data table: by the unit that the column's name carries.
-fn cell(value: Value, column: String) -> String {
-    match number_of(&value) {
+fn cell(value: &Value, column: &str) -> String {
+    match number_of(value) {
         Some(number) if column.ends_with("_id") || column == "layer" || column == "seed" => format!("{number}"),
-        Some(number) => show::figure(number, show::unit(&column)),
+        Some(number) => show::figure(number, show::unit(column)),
         None if value.is_none() || value.is_undefined() => "–".to_owned(),
         None => value.to_string(),
     }
 }
 
 /// Of each group of rows with the same value in `key`, about `count` rows at equal distances, with the last.
-fn thin(rows: Value, key: String, count: usize) -> Result<Vec<Value>> {
+fn thin(rows: &Value, key: &str, count: usize) -> Result<Vec<Value>> {
     let mut groups: Vec<(String, Vec<Value>)> = Vec::new();
     for row in rows.try_iter()? {
-        let name = text(&row, &key)?;
+        let name = text(&row, key)?;
         match groups.iter_mut().find(|group| group.0 == name) {
             Some(group) => group.1.push(row),
             None => groups.push((name, vec![row])),
@@ -248,7 +248,7 @@ fn bars(rows: &Value, options: &Kwargs, assumed: &BTreeSet<u64>) -> Result<Strin
         });
         place(&mut owners, owner);
     }
-    let chart = Bars { title: options.get("title")?, unit, full: options.get("full")?, bars: drawn };
+    let chart = Bars { title: options.get("title")?, unit, full: options.get("full")?, rows: drawn };
     Ok(both(half, |size| chart::bars(&chart, size)))
 }
 
@@ -327,7 +327,7 @@ fn stacks(rows: &Value, options: &Kwargs, assumed: &BTreeSet<u64>) -> Result<Str
             String::new()
         };
     }
-    let chart = Bars { title: options.get("title")?, unit, full, bars: stacked };
+    let chart = Bars { title: options.get("title")?, unit, full, rows: stacked };
     Ok(both(half, |size| chart::bars(&chart, size)) + &part_legend(&present))
 }
 

@@ -1,6 +1,6 @@
 //! Numbers as people read them on the page, by their unit.
 
-use engine::unit::{show_bandwidth, show_bytes, show_time, significant};
+use engine::unit::{show_bandwidth, show_bytes, show_count, show_time, significant};
 
 use crate::output::{Value, readable};
 
@@ -46,6 +46,7 @@ pub(super) fn figure(value: f64, unit: &str) -> String {
         "ratio" => format!("{}%", significant(value * 100.0)),
         "change" => change(value),
         _ if unit.starts_with("USD") => money(value),
+        "flops/s" => format!("{}FLOPS", show_count(value)),
         "J" => format!("{} J", grouped(value)),
         "tokens/s" => format!("{} tok/s", grouped(value)),
         _ => grouped(value),

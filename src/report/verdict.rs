@@ -113,7 +113,7 @@ fn best(lens: &Lens, done: &[&Row], baseline: Option<&Row>) -> Option<Sentence> 
         )));
     }
     match row.lost_mass_ratio {
-        Some(lost) if lost > 0.0 && value != reference.unwrap_or(f64::NAN) => {
+        Some(lost) if lost > 0.0 && !row.is_baseline => {
             parts.push(plain(format!("; it drops {} of the attention mass", show::figure(lost, "ratio"))));
         }
         _ => {}

@@ -13,7 +13,7 @@ struct Place {
     end: usize,
 }
 
-/// The error of DataFusion as one of ours; the caret stands under the place where one is known.
+/// The engine's error as one of ours; the caret stands under the place where one is known.
 pub(super) fn explain(sql: &str, error: &DataFusionError) -> Error {
     let text = root(error);
     let diagnostic = error.diagnostic();

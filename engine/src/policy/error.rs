@@ -11,8 +11,8 @@
 //! `a_i`, a logit has the error variance `q^2 |k_i|^2 Dk / d^2`, and the output the expected squared error
 //! `sum a_i^2 var_i |v_i - o|^2` by K and `Dv sum a_i^2 |v_i|^2` by V. A codebook of centroids also shrinks logits, which
 //! adds `(shrink (s_i - s))^2` to the variance, where `s_i = ln a_i` and `s` is its mean over the mass; tokens with less
-//! than 1e-4 of the mass are left out of that term. Vectors are not recorded, so `|v_i - o|^2` is taken as
-//! `max(|v_i|^2 - |o|^2, 0)`: its mean over the mass is exactly that difference. The recorded masses are means over a
+//! than 1e-3 of the mass are left out of that term. Vectors are not recorded, so `|v_i - o|^2` is taken as
+//! `max(|v_i|^2 - |o|^2, 0)` per unit: its mean over the mass is exactly that difference. The recorded masses are means over a
 //! group, whose squares sum to less than the recorded `sum_sq`; the terms are scaled up to it. What is kept after a
 //! selection is renormalised.
 //!
@@ -33,7 +33,7 @@ use crate::recording::{Head, Recording, Step};
 use crate::schema::result::ATTENTION_ERROR;
 
 /// Mass below which a token's shift of logits is not counted.
-const LEAST_MASS: f32 = 1e-4;
+const LEAST_MASS: f32 = 1e-3;
 
 /// The error of `stack` on `recording`, one row per request, range of `steps_per_range` decode steps, layer and KV head,
 /// in the layout of [`ATTENTION_ERROR`].
@@ -105,43 +105,81 @@ struct Buffers {
     share: Vec<f32>,
     key_sq: Vec<f32>,
     value_sq: Vec<f32>,
+    units: Vec<Moments>,
 }
 
-/// What the noise of one head is computed from, per token.
+/// What the noise of one head is computed from.
 struct Tokens<'a> {
-    /// Share of its block's mass, in blocks that lie within the prompt.
+    /// Share of its block's mass per token, in blocks that lie within the prompt; empty for an even spread.
     share: &'a [f32],
     key_sq: &'a [f32],
     value_sq: &'a [f32],
+    /// Sums over the tokens of each whole unit.
+    units: &'a [Moments],
     /// Whether the format adds no noise, so that nothing need be summed.
     is_exact: bool,
 }
 
-/// Squared norms, and shares of the block's mass; `None` where norms were not recorded.
-fn tokens<'a>(head: &Head<'_>, block: u32, distortion: Distortion, buffers: &'a mut Buffers) -> Option<Tokens<'a>> {
+/// Sums over the tokens of a unit of mass 1, where token `i` has the share `r_i` of it.
+#[derive(Debug, Clone, Copy, Default)]
+struct Moments {
+    /// `r^2`.
+    sq: f32,
+    /// `r |k|^2`.
+    key: f32,
+    /// `r^2 |v|^2`.
+    value_sq: f32,
+    /// `r^2 |k|^2`.
+    key_sq: f32,
+    /// `r^2 |k|^2 |v|^2`.
+    both_sq: f32,
+}
+
+/// Squared norms, and sums over each whole unit; `None` where norms were not recorded.
+fn tokens<'a>(head: &Head<'_>, unit: u32, distortion: Distortion, buffers: &'a mut Buffers) -> Option<Tokens<'a>> {
     let (keys, values) = head.norms()?;
-    let Buffers { share, key_sq, value_sq, .. } = buffers;
+    let unit = unit as usize;
+    let Buffers { share, key_sq, value_sq, units } = buffers;
     let is_exact = distortion == Distortion::NONE;
     share.clear();
     key_sq.clear();
     value_sq.clear();
+    units.clear();
     if !is_exact {
         key_sq.extend(keys.iter().map(|norm| norm * norm));
         value_sq.extend(values.iter().map(|norm| norm * norm));
-        spread(head, block as usize, share);
+        spread(head, unit, share);
+        let whole = key_sq.chunks_exact(unit).zip(value_sq.chunks_exact(unit)).enumerate();
+        units.extend(whole.map(|(at, (keys, values))| moments(share.get(at * unit..(at + 1) * unit), keys, values)));
     }
-    Some(Tokens { share, key_sq, value_sq, is_exact })
+    Some(Tokens { share, key_sq, value_sq, units, is_exact })
+}
+
+/// Sums over the tokens of one unit; without shares its mass is spread evenly.
+fn moments(share: Option<&[f32]>, keys: &[f32], values: &[f32]) -> Moments {
+    let even = 1.0 / keys.len() as f32;
+    let mut sums = Moments::default();
+    for (at, (key, value)) in keys.iter().zip(values).enumerate() {
+        let share = share.map_or(even, |share| share[at]);
+        let square = share * share;
+        sums.sq += square;
+        sums.key += share * key;
+        sums.value_sq += square * value;
+        sums.key_sq += square * key;
+        sums.both_sq += square * key * value;
+    }
+    sums
 }
 
 /// Shares of the whole blocks of the prompt; other blocks are spread evenly over the tokens that they have.
-fn spread(head: &Head<'_>, block: usize, share: &mut Vec<f32>) {
+fn spread(head: &Head<'_>, unit: usize, share: &mut Vec<f32>) {
     let Some(score) = head.widest_score("window_rows").or_else(|| head.widest_score("column_sum")) else { return };
-    if block == 1 {
+    if unit == 1 {
         return;
     }
-    for scores in score.chunks_exact(block) {
+    for scores in score.chunks_exact(unit) {
         let sum: f32 = scores.iter().map(|score| score.max(0.0)).sum();
-        share.extend(scores.iter().map(|score| if sum > 0.0 { score.max(0.0) / sum } else { 1.0 / block as f32 }));
+        share.extend(scores.iter().map(|score| if sum > 0.0 { score.max(0.0) / sum } else { 1.0 / unit as f32 }));
     }
 }
 
@@ -151,16 +189,6 @@ struct Noise {
     logit: f64,
     key: f64,
     value: f64,
-}
-
-/// Sums over kept tokens of weights `a`, as far as the noise needs them.
-#[derive(Default, Clone, Copy)]
-struct Sums {
-    sq: f32,
-    key: f32,
-    value_sq: f32,
-    /// `a^2 |k|^2 x`, with `x` for `|v - o|^2`.
-    key_sq: f32,
 }
 
 /// The shift of logits: sums over tokens with a mass worth counting.
@@ -183,71 +211,56 @@ fn noise(tokens: &Tokens<'_>, step: &Step<'_>, units: &Units, distortion: Distor
         return Some(Noise { logit: 0.0, key: 0.0, value: 0.0 });
     }
     let mut all_sq = 0.0;
-    let mut mass = (0.0, 0.0);
-    let mut kept = [0.0_f64; 4];
+    let (mut all, mut kept) = (0.0, 0.0);
+    let (mut sq, mut key, mut value_sq, mut key_sq) = (0.0, 0.0, 0.0, 0.0);
     let mut shift = Shift::default();
     let unit = units.tokens as usize;
     let context = step.context_tokens as usize;
-    for (at, (weight, is_kept)) in step.mass.iter().zip(&units.kept).enumerate() {
+    let whole = context / unit;
+    for (at, (mass, is_kept)) in step.mass.iter().zip(&units.kept).enumerate() {
         let (from, to) = (at * unit, ((at + 1) * unit).min(context));
-        let even = [1.0 / (to - from) as f32; 1];
-        let share = tokens.share.get(from..to).unwrap_or(&even);
-        let (keys, values) = (&tokens.key_sq[from..to], &tokens.value_sq[from..to]);
-        let sums = block_sums(*weight, share, keys, values, out_sq);
-        all_sq += f64::from(sums.sq);
-        mass.1 += f64::from(*weight);
+        // The last unit may be filled only in part, and then differs from step to step.
+        let sums = match tokens.units.get(at) {
+            Some(sums) if at < whole => *sums,
+            _ => moments(None, &tokens.key_sq[from..to], &tokens.value_sq[from..to]),
+        };
+        let square = mass * mass;
+        all_sq += f64::from(square * sums.sq);
+        all += f64::from(*mass);
         if !is_kept {
             continue;
         }
-        mass.0 += f64::from(*weight);
-        for (total, part) in kept.iter_mut().zip([sums.sq, sums.key, sums.value_sq, sums.key_sq]) {
-            *total += f64::from(part);
-        }
-        if distortion.key_shrink > 0.0 && *weight >= LEAST_MASS {
-            shift.add(*weight, share, values, out_sq);
+        kept += f64::from(*mass);
+        sq += f64::from(square * sums.sq);
+        key += f64::from(mass * sums.key);
+        value_sq += f64::from(square * sums.value_sq);
+        key_sq += f64::from(square * (sums.both_sq - out_sq * sums.key_sq).max(0.0));
+        if distortion.key_shrink > 0.0 && *mass >= LEAST_MASS {
+            shift.add(*mass, tokens.share.get(from..to), &tokens.value_sq[from..to], out_sq);
         }
     }
-    let [sq, key, value_sq, key_sq] = kept;
-    if !(mass.0 > 0.0 && sq > 0.0 && all_sq > 0.0) {
+    if !(kept > 0.0 && sq > 0.0 && all_sq > 0.0) {
         return None;
     }
     // Squared weights after renormalisation over what is kept, per unit of squared recorded mean weights.
-    let scale = sum_sq / all_sq * (mass.1 / mass.0).powi(2) / f64::from(out_sq);
+    let scale = sum_sq / all_sq * (all / kept).powi(2) / f64::from(out_sq);
     let variance = q_norm * q_norm * distortion.key / (f64::from(dim) * f64::from(dim));
     Some(Noise {
-        logit: variance * key / mass.0,
+        logit: variance * key / kept,
         key: scale * (variance * key_sq + distortion.key_shrink.powi(2) * shift.spread()),
         value: scale * distortion.value * value_sq,
     })
 }
 
-/// Sums over the tokens of one block of this mass. `share` has one entry per token, or one for all.
-fn block_sums(mass: f32, share: &[f32], keys: &[f32], values: &[f32], out_sq: f32) -> Sums {
-    let mut sums = Sums::default();
-    let mut add = |share: f32, key: f32, value: f32| {
-        let weight = mass * share;
-        let square = weight * weight;
-        sums.sq += square;
-        sums.key += weight * key;
-        sums.value_sq += square * value;
-        sums.key_sq += square * key * (value - out_sq).max(0.0);
-    };
-    if let [even] = share {
-        keys.iter().zip(values).for_each(|(key, value)| add(*even, *key, *value));
-    } else {
-        share.iter().zip(keys).zip(values).for_each(|((share, key), value)| add(*share, *key, *value));
-    }
-    sums
-}
-
 impl Shift {
-    fn add(&mut self, mass: f32, share: &[f32], values: &[f32], out_sq: f32) {
+    fn add(&mut self, mass: f32, share: Option<&[f32]>, values: &[f32], out_sq: f32) {
+        let even = 1.0 / values.len() as f32;
         for (at, value) in values.iter().enumerate() {
-            let weight = mass * share.get(at).or(share.first()).copied().unwrap_or(0.0);
+            let weight = mass * share.map_or(even, |share| share[at]);
             if weight < LEAST_MASS {
                 continue;
             }
-            let (weight, log) = (f64::from(weight), f64::from(weight).ln());
+            let (weight, log) = (f64::from(weight), f64::from(weight.ln()));
             let term = weight * weight * f64::from((value - out_sq).max(0.0));
             self.mass += weight;
             self.log += weight * log;

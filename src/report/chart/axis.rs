@@ -1,6 +1,6 @@
 //! Scales and their ticks.
 
-use super::{Anchor, Canvas, Paint, TEXT, text_width};
+use super::{Anchor, Canvas, Paint, TEXT, fit, text_width};
 use crate::report::show;
 
 /// What an axis shows.
@@ -141,6 +141,9 @@ pub(super) fn plane(
         }
     }
     canvas.path(vec![(left, bottom), (right, bottom)], Paint::Muted, 2);
-    canvas.text((i32::midpoint(left, right), height - TEXT as i32), &x_axis.title, Anchor::Middle, Paint::Muted);
+    let title = fit(&x_axis.title, width);
+    let half = text_width(&title) / 2;
+    let center = i32::midpoint(left, right).clamp(half.min(width / 2), (width - half).max(width / 2));
+    canvas.text((center, height - TEXT as i32), &title, Anchor::Middle, Paint::Muted);
     Plane { x, y, right, top, bottom }
 }

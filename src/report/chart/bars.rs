@@ -38,7 +38,7 @@ pub(in crate::report) struct Bars {
     pub(in crate::report) unit: String,
     /// The length of the whole ground, where there is one that means something; else the longest bar fills the canvas.
     pub(in crate::report) full: Option<f64>,
-    pub(in crate::report) bars: Vec<Bar>,
+    pub(in crate::report) rows: Vec<Bar>,
 }
 
 const ROW: i32 = 104;
@@ -46,17 +46,17 @@ const HEIGHT: i32 = 40;
 
 /// Draws the chart; the height follows from the number of bars.
 pub(in crate::report) fn bars(chart: &Bars, size: Size) -> String {
-    let marked = chart.bars.iter().any(|bar| !bar.marks.is_empty());
+    let marked = chart.rows.iter().any(|bar| !bar.marks.is_empty());
     let row = if marked { ROW + 38 } else { ROW };
-    let size = Size { height: row * chart.bars.len() as i32 + 8, ..size };
-    let note = chart.bars.iter().map(|bar| text_width(&bar.note)).max().unwrap_or(0) + 20;
+    let size = Size { height: row * chart.rows.len() as i32 + 8, ..size };
+    let note = chart.rows.iter().map(|bar| text_width(&bar.note)).max().unwrap_or(0) + 20;
     let width = (size.width - note).max(size.width / 3);
     let length = |bar: &Bar| bar.parts.iter().map(|part| part.value).filter(|value| value.is_finite()).sum::<f64>();
-    let lengths = chart.bars.iter().flat_map(|bar| bar.marks.iter().map(|mark| mark.1).chain([length(bar)]));
+    let lengths = chart.rows.iter().flat_map(|bar| bar.marks.iter().map(|mark| mark.1).chain([length(bar)]));
     let full = chart.full.unwrap_or(lengths.fold(0.0, f64::max)).max(f64::MIN_POSITIVE);
     let pixel = |value: f64| ((value / full).clamp(0.0, 1.0) * f64::from(width)).round() as i32;
     draw(size, &chart.title, |canvas| {
-        for (at, bar) in chart.bars.iter().enumerate() {
+        for (at, bar) in chart.rows.iter().enumerate() {
             let top = at as i32 * row + 44;
             canvas.text((2, top - 24), &fit(&bar.name, size.width), Anchor::Start, Paint::Ink);
             if bar.parts.is_empty() {
@@ -69,7 +69,7 @@ pub(in crate::report) fn bars(chart: &Bars, size: Size) -> String {
             let end = parts(canvas, chart, bar, top, &pixel);
             let end = if chart.full.is_some() { width } else { end };
             canvas.text((end + 14, top + HEIGHT / 2), &bar.note, Anchor::Start, Paint::Ink);
-            marks(canvas, bar, top, width, &pixel);
+            marks(canvas, bar, top, size.width, &pixel);
         }
     })
 }
@@ -105,17 +105,26 @@ fn parts(canvas: &mut Canvas<'_>, chart: &Bars, bar: &Bar, top: i32, pixel: &imp
     pixel(sum)
 }
 
-/// Draws the marks of a bar, and their names below it from left to right so that none runs into another.
+/// Draws the marks of a bar, and their names below it so that none runs into another or out of the canvas.
 fn marks(canvas: &mut Canvas<'_>, bar: &Bar, top: i32, width: i32, pixel: &impl Fn(f64) -> i32) {
+    const GAP: i32 = 28;
     let mut marks: Vec<&(String, f64)> = bar.marks.iter().filter(|mark| mark.1.is_finite()).collect();
     marks.sort_by(|a, b| a.1.total_cmp(&b.1));
-    let mut free = 0;
-    for (name, value) in marks {
+    let mut lefts = Vec::new();
+    let mut free = 2;
+    for (name, value) in &marks {
         let at = pixel(*value);
         canvas.path(vec![(at, top - 6), (at, top + HEIGHT + 6)], Paint::Ink, 4);
-        let half = text_width(name) / 2;
-        let center = at.clamp(half + 2, (width - half).max(half + 2)).max(free + half);
-        canvas.text((center, top + HEIGHT + 24), name, Anchor::Middle, Paint::Muted);
-        free = center + half + 28;
+        let left = (at - text_width(name) / 2).max(free);
+        lefts.push(left);
+        free = left + text_width(name) + GAP;
+    }
+    let mut most = width;
+    for ((name, _), left) in marks.iter().zip(&mut lefts).rev() {
+        *left = (*left).min(most - text_width(name)).max(2);
+        most = *left - GAP;
+    }
+    for ((name, _), left) in marks.iter().zip(lefts) {
+        canvas.text((left, top + HEIGHT + 24), name, Anchor::Start, Paint::Muted);
     }
 }

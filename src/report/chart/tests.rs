@@ -77,7 +77,7 @@ fn a_bar_without_a_value_shows_its_note_and_no_length() {
         title: "cost".to_owned(),
         unit: "USD".to_owned(),
         full: None,
-        bars: vec![bar("known", vec![part], "$2"), bar("secret", Vec::new(), "not disclosed")],
+        rows: vec![bar("known", vec![part], "$2"), bar("secret", Vec::new(), "not disclosed")],
     };
     let svg = bars(&chart, Size::HALF);
     assert_eq!(svg.matches("<rect").count(), 1);
