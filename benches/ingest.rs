@@ -24,13 +24,12 @@ fn mooncake_jsonl(bencher: divan::Bencher<'_, '_>, copies: usize) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = mooncake(copies, folder.path());
     let bytes = std::fs::metadata(&path).expect("a file").len();
-    bencher
-        .counter(BytesCount::new(bytes))
-        .with_inputs(|| tempfile::tempdir().expect("a folder"))
-        .bench_values(|into| {
+    bencher.counter(BytesCount::new(bytes)).with_inputs(|| tempfile::tempdir().expect("a folder")).bench_values(
+        |into| {
             let mut store = Store::open_or_create(&into.path().join("store")).expect("a store");
             let paths = [path.to_string_lossy().into_owned()];
             ingest(&mut store, &paths, &Options::standard(), &|_| {}).expect("an ingest");
             into
-        });
+        },
+    );
 }

@@ -10,6 +10,7 @@
 -- column usd_per_mtok_total: US dollars per million tokens read or written.
 -- column usd_per_mtok_input: US dollars per million prompt tokens.
 -- column usd_per_mtok_output: US dollars per million output tokens.
+-- column usd_per_mtok_output_saturated: US dollars per million output tokens if requests came just as fast as they can be served.
 -- column usd_total: US dollars of the whole replay.
 -- column price_certainty: How well the price is known.
 -- column price_source: Where the price comes from.
@@ -21,6 +22,7 @@ WITH wide AS (
     max(m.value) FILTER (WHERE m.metric = 'usd_per_mtok_total') AS usd_per_mtok_total,
     max(m.value) FILTER (WHERE m.metric = 'usd_per_mtok_input') AS usd_per_mtok_input,
     max(m.value) FILTER (WHERE m.metric = 'usd_per_mtok_output') AS usd_per_mtok_output,
+    max(m.value) FILTER (WHERE m.metric = 'usd_per_mtok_output_saturated') AS usd_per_mtok_output_saturated,
     max(m.value) FILTER (WHERE m.metric = 'usd_total') AS usd_total
   FROM scenarios s LEFT JOIN metrics m ON m.scenario_id = s.scenario_id
   WHERE s.status = 'ok'
@@ -29,7 +31,8 @@ WITH wide AS (
 SELECT
   w.scenario_id, w.scenario, w.prices, p.usd_per_accelerator_hour, w.accelerators,
   p.usd_per_accelerator_hour * w.accelerators AS usd_per_hour, w.utilisation_ratio, w.output_tokens_per_s,
-  w.usd_per_mtok_total, w.usd_per_mtok_input, w.usd_per_mtok_output, w.usd_total,
+  w.usd_per_mtok_total, w.usd_per_mtok_input, w.usd_per_mtok_output,
+  w.usd_per_mtok_output_saturated, w.usd_total,
   p.certainty AS price_certainty, p.source AS price_source
 FROM wide w LEFT JOIN prices p ON p.prices = w.prices AND p.machine = w.machine
 ORDER BY scenario_id

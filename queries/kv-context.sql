@@ -2,7 +2,7 @@
 -- column model: The model.
 -- column policy: The policy stack.
 -- column context_tokens: Tokens of context.
--- column kv_bytes: KV of one request with this context, bytes: layers x bytes per token x tokens within the window, summed over groups of layers.
+-- column kv_bytes: KV of one request with this context, bytes: layers x bytes per token x tokens within the window, summed over groups of layers. What a policy drops by a budget is not taken off.
 -- column bytes_per_token: The same per token of context, bytes.
 -- column model_kv_bytes: KV of the same context in bf16 without a policy, bytes.
 WITH contexts (context_tokens) AS (

@@ -12,6 +12,7 @@
 -- column output_tokens_per_s: Output tokens per second, all accelerators together.
 -- column output_tokens_per_s_per_accelerator: Output tokens per second and accelerator.
 -- column usd_per_mtok_output: US dollars per million output tokens; null where the price is not disclosed.
+-- column usd_per_mtok_output_saturated: The same if requests came just as fast as they can be served.
 -- column usd_per_mtok_total: US dollars per million tokens read or written; null where the price is not disclosed.
 -- column energy_j_per_output_token: Energy per output token, J.
 -- column kv_bytes_per_token: KV bytes that one more token of context adds.
@@ -36,6 +37,7 @@ WITH wide AS (
     max(m.value) FILTER (WHERE m.metric = 'output_tokens_per_s') AS output_tokens_per_s,
     max(m.value) FILTER (WHERE m.metric = 'output_tokens_per_s_per_accelerator') AS output_tokens_per_s_per_accelerator,
     max(m.value) FILTER (WHERE m.metric = 'usd_per_mtok_output') AS usd_per_mtok_output,
+    max(m.value) FILTER (WHERE m.metric = 'usd_per_mtok_output_saturated') AS usd_per_mtok_output_saturated,
     max(m.value) FILTER (WHERE m.metric = 'usd_per_mtok_total') AS usd_per_mtok_total,
     max(m.value) FILTER (WHERE m.metric = 'energy_j_per_output_token') AS energy_j_per_output_token,
     max(m.value) FILTER (WHERE m.metric = 'kv_bytes_per_token') AS kv_bytes_per_token,
@@ -52,7 +54,7 @@ SELECT
   w.scenario_id, w.scenario, w.is_baseline, w.status, w.policy, w.machine,
   w.p50_ttft_ms, w.p99_ttft_ms, w.p50_itl_ms, w.p99_itl_ms,
   w.output_tokens_per_s, w.output_tokens_per_s_per_accelerator,
-  w.usd_per_mtok_output, w.usd_per_mtok_total, w.energy_j_per_output_token,
+  w.usd_per_mtok_output, w.usd_per_mtok_output_saturated, w.usd_per_mtok_total, w.energy_j_per_output_token,
   w.kv_bytes_per_token, w.kv_peak_held_bytes, w.lost_mass_ratio, w.output_error_ratio,
   w.p99_ttft_ms / nullif(b.p99_ttft_ms, 0) - 1 AS p99_ttft_change_ratio,
   w.p99_itl_ms / nullif(b.p99_itl_ms, 0) - 1 AS p99_itl_change_ratio,

@@ -10,7 +10,12 @@ use crate::command::{Exit, explain, ingest, list, query, replay, report, run, sc
 /// Reads traces of real LLM inference runs, keeps them as Parquet, replays them under KV policies on machines, answers SQL
 /// and renders one HTML report.
 #[derive(Debug, Parser)]
-#[command(name = "kvtoll", version, max_term_width = 100, after_help = "Start with: kvtoll run TRACE --into STORE --output report.html --scenarios traces/quickstart.toml")]
+#[command(
+    name = "kvtoll",
+    version,
+    max_term_width = 100,
+    after_help = "Start with: kvtoll run TRACE --into STORE --output report.html --scenarios traces/quickstart.toml"
+)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]

@@ -61,7 +61,8 @@ pub(crate) fn say(text: &str) -> Result<Exit> {
 pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
     let failed = |error: std::io::Error| Error::run(format!("cannot write `{}`: {error}", path.display()));
     let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut name = path.file_name().ok_or_else(|| Error::usage(format!("`{}` is no file name", path.display())))?.to_owned();
+    let mut name =
+        path.file_name().ok_or_else(|| Error::usage(format!("`{}` is no file name", path.display())))?.to_owned();
     name.push(format!(".{}.tmp", std::process::id()));
     let temporary = folder.join(name);
     let mut file = std::fs::File::create(&temporary).map_err(failed)?;

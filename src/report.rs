@@ -130,7 +130,7 @@ fn page(
         environment.add_template(name, text).map_err(failed)?;
     }
     let scenarios = results.get("scenarios").map(|result| &result["rows"]);
-    figure::install(&mut environment, &assumed(scenarios));
+    figure::install(&mut environment, assumed(scenarios));
     verdict::install(&mut environment);
     let mut rendered = Vec::new();
     for section in sections {
@@ -161,9 +161,14 @@ fn page(
 }
 
 /// The scenarios that rest on an assumption.
-fn assumed(scenarios: Option<&Json>) -> BTreeSet<u64> {
-    let rows = scenarios.and_then(Json::as_array).map_or(&[][..], Vec::as_slice);
-    rows.iter().filter(|row| row["certainty"] == "assumed").filter_map(|row| row["scenario_id"].as_u64()).collect()
+fn assumed(scenarios: Option<&Json>) -> figure::Assumed {
+    let rows: Vec<&Json> =
+        scenarios.and_then(Json::as_array).into_iter().flatten().filter(|row| row["status"] == "ok").collect();
+    if rows.len() > 1 && rows.iter().all(|row| row["certainty"] == "assumed") {
+        return figure::Assumed::All;
+    }
+    let assumed = rows.iter().filter(|row| row["certainty"] == "assumed");
+    figure::Assumed::Some(assumed.filter_map(|row| row["scenario_id"].as_u64()).collect())
 }
 
 /// The report as data: each scenario with its figures, the figures of the workload, and every result on the page.

@@ -69,8 +69,9 @@ pub fn read(path: &Path) -> Result<Vec<Spec>> {
         .map_err(|error| Error::usage(format!("cannot read the scenarios `{shown}`: {error}")))?;
     let file: File = toml::from_str(&text).map_err(|error| {
         let place = error.span().map_or(String::new(), |span| place(&text, span.start));
-        Error::usage(format!("{shown}{place}: {}", error.message()))
-            .hint("a scenario file has `[defaults]` and one `[[scenario]]` for each combination; see traces/quickstart.toml")
+        Error::usage(format!("{shown}{place}: {}", error.message())).hint(
+            "a scenario file has `[defaults]` and one `[[scenario]]` for each combination; see traces/quickstart.toml",
+        )
     })?;
     if file.scenario.is_empty() {
         return Err(Error::usage(format!("expected at least one `[[scenario]]`, found none in `{shown}`")));
@@ -208,9 +209,7 @@ fn preset(what: &str, name: &str, list: &[(&str, &str)]) -> Result<(String, Stri
     }
     match list.iter().find(|(known, _)| *known == name) {
         Some((known, text)) => Ok(((*text).to_owned(), format!("presets/{what}/{known}.toml"))),
-        None => {
-            Err(unknown(what, name, list.iter().map(|(known, _)| *known)))
-        }
+        None => Err(unknown(what, name, list.iter().map(|(known, _)| *known))),
     }
 }
 
@@ -250,7 +249,8 @@ mod tests {
     fn repeated_flags_multiply() {
         let names = |values: &[&str]| values.iter().map(ToString::to_string).collect::<Vec<_>>();
         let specs = product(&Spec::default(), &names(&["a"]), &names(&["full", "fp8"]), &names(&["h100", "h200"]));
-        let shown: Vec<_> = specs.iter().map(|spec| (spec.policy.clone().unwrap(), spec.machine.clone().unwrap())).collect();
+        let shown: Vec<_> =
+            specs.iter().map(|spec| (spec.policy.clone().unwrap(), spec.machine.clone().unwrap())).collect();
         assert_eq!(shown.len(), 4);
         assert_eq!(shown[1], ("full".to_owned(), "h200".to_owned()));
     }

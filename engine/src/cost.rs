@@ -145,7 +145,12 @@ pub fn price(plan: &Plan, batch: &Batch<'_>) -> StepCost {
             }
         }
         _ => {
-            linear(plan, batch.decode_requests + batch.prefill_tokens, batch.decode_requests + batch.prefill_rows, &mut cost);
+            linear(
+                plan,
+                batch.decode_requests + batch.prefill_tokens,
+                batch.decode_requests + batch.prefill_rows,
+                &mut cost,
+            );
             collectives(plan, batch.decode_requests + batch.prefill_tokens, &mut cost);
             if batch.decode_requests > 0 {
                 for (group, &kept) in plan.groups.iter().zip(batch.kept_tokens) {

@@ -342,18 +342,17 @@ fn read_attention(all: &mut [Recording], owners: &BTreeMap<u64, usize>, batch: &
     for at in 0..batch.num_rows() {
         let (owner, _) = places.owner(all, owners, table, at)?;
         let recording = &mut all[owner];
-        let index = match batch_of.get(&owner) {
-            Some(index) => *index,
-            None => {
-                recording.attention.push(Attention {
-                    mass: lists(batch, table, "mass")?,
-                    sum_sq: optional(batch, table, "sum_sq")?,
-                    out_norm: optional(batch, table, "out_norm")?,
-                    q_norm: optional(batch, table, "q_norm")?,
-                });
-                batch_of.insert(owner, recording.attention.len() - 1);
-                recording.attention.len() - 1
-            }
+        let index = if let Some(index) = batch_of.get(&owner) {
+            *index
+        } else {
+            recording.attention.push(Attention {
+                mass: lists(batch, table, "mass")?,
+                sum_sq: optional(batch, table, "sum_sq")?,
+                out_norm: optional(batch, table, "out_norm")?,
+                q_norm: optional(batch, table, "q_norm")?,
+            });
+            batch_of.insert(owner, recording.attention.len() - 1);
+            recording.attention.len() - 1
         };
         let row = Row { batch: index, at, step: step.value(at), context_tokens: context.value(at) };
         let (request, layer, head) = places.get(at);

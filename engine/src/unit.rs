@@ -137,7 +137,8 @@ mod tests {
 
     #[test]
     fn bare_numbers_and_foreign_units_are_refused() {
-        for (unit, text) in [(&BYTES, "80"), (&BYTES, "80GB/s"), (&TIME, "-1ns"), (&BANDWIDTH, "NaNGB/s"), (&TIME, "")] {
+        for (unit, text) in [(&BYTES, "80"), (&BYTES, "80GB/s"), (&TIME, "-1ns"), (&BANDWIDTH, "NaNGB/s"), (&TIME, "")]
+        {
             assert!(parse(unit, text).is_err(), "{text}");
         }
     }

@@ -84,7 +84,8 @@ impl Workload {
 pub fn from_requests(name: &str, batches: &[RecordBatch]) -> Result<Workload> {
     let mut rows = Vec::new();
     for (at, batch) in batches.iter().enumerate() {
-        let arrival = column(batch, "arrival_ns")?.as_primitive_opt::<Int64Type>().ok_or_else(|| wrong("arrival_ns"))?;
+        let arrival =
+            column(batch, "arrival_ns")?.as_primitive_opt::<Int64Type>().ok_or_else(|| wrong("arrival_ns"))?;
         for row in 0..batch.num_rows() {
             if arrival.is_null(row) {
                 return Err(Error::run(format!("the requests of `{name}` have no arrival times"))

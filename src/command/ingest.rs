@@ -85,7 +85,11 @@ pub fn run(args: &Args) -> Result<Exit> {
 
 /// Says what came of one file.
 pub(crate) fn describe(summary: &Summary) {
-    let rejected = if summary.rows_rejected > 0 { format!(", {} set aside in `rejects`", summary.rows_rejected) } else { String::new() };
+    let rejected = if summary.rows_rejected > 0 {
+        format!(", {} set aside in `rejects`", summary.rows_rejected)
+    } else {
+        String::new()
+    };
     talk::note(&format!(
         "{}: {}, {} of {} rows kept{rejected} (source {})",
         summary.path, summary.format, summary.rows_out, summary.rows_in, summary.source_id

@@ -56,7 +56,8 @@ fn models() -> Result<Exit> {
     for (name, _) in embedded::MODELS {
         let model = load_model(name)?;
         let windows = model.constant_bytes();
-        let constant = if windows > 0 { format!(" plus {} per sequence", show_bytes(windows as f64)) } else { String::new() };
+        let constant =
+            if windows > 0 { format!(" plus {} per sequence", show_bytes(windows as f64)) } else { String::new() };
         let kv = format!("{} bytes of KV per token{constant}", model.growing_bytes_per_token());
         rows.push(((*name).to_owned(), format!("{}, {}", model.title, kv)));
     }

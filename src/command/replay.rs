@@ -87,7 +87,8 @@ pub struct Wanted {
 impl Wanted {
     /// The flags as they were typed, each as one word group; threads are left out, since results do not depend on them.
     pub(crate) fn words(&self) -> Vec<String> {
-        let quoted = |text: &str| if text.contains(['(', '*', ' ', '+']) { format!("'{text}'") } else { text.to_owned() };
+        let quoted =
+            |text: &str| if text.contains(['(', '*', ' ', '+']) { format!("'{text}'") } else { text.to_owned() };
         let mut words = Vec::new();
         for (flag, values) in [("model", &self.model), ("policy", &self.policy), ("machine", &self.machine)] {
             words.extend(values.iter().map(|value| format!("--{flag} {}", quoted(value))));
@@ -207,8 +208,9 @@ fn resolve(store: &Store, specs: &[Spec]) -> Result<(Vec<Source>, Vec<Scenario>)
     }
     for (at, scenario) in scenarios.iter().enumerate() {
         if scenarios[..at].iter().any(|other| other.name == scenario.name) {
-            return Err(Error::usage(format!("two scenarios are called `{}`", scenario.name))
-                .hint("give each its own `name`"));
+            return Err(
+                Error::usage(format!("two scenarios are called `{}`", scenario.name)).hint("give each its own `name`")
+            );
         }
     }
     Ok((sources, scenarios))
@@ -225,7 +227,8 @@ fn available(store: &Store) -> Result<Vec<Available>> {
     let mut found = Vec::new();
     for batch in store.read(&SOURCES)? {
         let ids = column(&batch, "source_id")?.as_primitive::<UInt32Type>().clone();
-        let (paths, formats) = (column(&batch, "path")?.as_string::<i32>(), column(&batch, "format")?.as_string::<i32>());
+        let (paths, formats) =
+            (column(&batch, "path")?.as_string::<i32>(), column(&batch, "format")?.as_string::<i32>());
         found.extend((0..batch.num_rows()).map(|row| Available {
             id: ids.value(row),
             path: paths.value(row).to_owned(),
@@ -252,9 +255,12 @@ fn choose<'a>(available: &'a [Available], name: Option<&str>, captured: bool) ->
     match (fitting.as_slice(), name) {
         ([one], _) => Ok(one),
         ([], Some(name)) => Err(unknown("workload", name, available.iter().map(|source| source.format.as_str()))),
-        ([], None) => Err(Error::run("the store has no requests to replay").hint("ingest a trace first: `kvtoll ingest FILE --into STORE`")),
-        (_, _) => Err(Error::usage(format!("expected one source to replay, found {}: {}", listed.len(), listed.join(", ")))
-            .hint(format!("choose one: `--workload {}`", fitting[0].id))),
+        ([], None) => Err(Error::run("the store has no requests to replay")
+            .hint("ingest a trace first: `kvtoll ingest FILE --into STORE`")),
+        (_, _) => {
+            Err(Error::usage(format!("expected one source to replay, found {}: {}", listed.len(), listed.join(", ")))
+                .hint(format!("choose one: `--workload {}`", fitting[0].id)))
+        }
     }
 }
 
@@ -264,7 +270,10 @@ fn column<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a dyn Array> {
 }
 
 /// The rows of a batch whose `u64` column `name` satisfies the test.
-fn rows_where(batches: Vec<RecordBatch>, keep: &dyn Fn(&RecordBatch) -> Result<BooleanArray>) -> Result<Vec<RecordBatch>> {
+fn rows_where(
+    batches: Vec<RecordBatch>,
+    keep: &dyn Fn(&RecordBatch) -> Result<BooleanArray>,
+) -> Result<Vec<RecordBatch>> {
     batches.into_iter().map(|batch| Ok(filter_record_batch(&batch, &keep(&batch)?)?)).collect()
 }
 
@@ -273,7 +282,13 @@ fn load(store: &Store, source: &Available) -> Result<Source> {
         let ids = column(batch, "source_id")?.as_primitive::<UInt32Type>();
         Ok(ids.iter().map(|id| id.map(|id| id == source.id)).collect())
     })?;
-    let name = format!("{} ({})", source.format, Path::new(&source.path).file_name().map_or_else(|| source.path.clone(), |name| name.to_string_lossy().into_owned()));
+    let name = format!(
+        "{} ({})",
+        source.format,
+        Path::new(&source.path)
+            .file_name()
+            .map_or_else(|| source.path.clone(), |name| name.to_string_lossy().into_owned())
+    );
     let is_recording = source.format == "recording";
     let requests = if is_recording { timeless(requests)? } else { requests };
     let workload = from_requests(&name, &requests)?;
@@ -326,7 +341,26 @@ fn run_id(store: &Store, scenarios: &[Scenario]) -> Result<String> {
             hash.update(sha256);
         }
     }
-    hash.update(format!("{scenarios:?}"));
+    for scenario in scenarios {
+        let Scenario {
+            name,
+            is_baseline,
+            workload,
+            model,
+            policy,
+            machine,
+            mode,
+            rules,
+            rate,
+            parallel,
+            dtype,
+            prices,
+            seed,
+        } = scenario;
+        // The stack goes in by its canonical name: its stages hold addresses of functions.
+        hash.update(format!("{name:?} {is_baseline} {workload} {model:?} {} {machine:?} {mode:?} ", policy.name()));
+        hash.update(format!("{rules:?} {rate:?} {parallel:?} {dtype:?} {prices:?} {seed}\n"));
+    }
     Ok(hash.finalize().iter().take(6).map(|byte| format!("{byte:02x}")).collect())
 }
 
@@ -343,7 +377,9 @@ fn recorded_errors(store: &Store, scenarios: &[Scenario]) -> Result<Vec<RecordBa
         for recording in &recorded {
             match attention_error(&scenario.policy, recording, ERROR_STEPS) {
                 Ok(batch) => batches.push(batch),
-                Err(error) => talk::warn(&format!("no error of `{name}` on the recording of {}: {error}", recording.model)),
+                Err(error) => {
+                    talk::warn(&format!("no error of `{name}` on the recording of {}: {error}", recording.model))
+                }
             }
         }
         names.push(name);

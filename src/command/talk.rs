@@ -32,8 +32,9 @@ fn line(text: &str) {
 /// A bar for bytes, or a spinner where the total is unknown; invisible unless standard error is a terminal.
 pub fn bar(total_bytes: Option<u64>) -> ProgressBar {
     let bar = match total_bytes {
-        Some(total) => ProgressBar::new(total)
-            .with_style(style("{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}")),
+        Some(total) => {
+            ProgressBar::new(total).with_style(style("{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}"))
+        }
         None => ProgressBar::new_spinner().with_style(style("{spinner} {msg}")),
     };
     if std::io::stderr().is_terminal() && std::env::var_os("KVTOLL_NO_PROGRESS").is_none() {

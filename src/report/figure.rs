@@ -15,16 +15,42 @@ use super::show;
 
 type Result<T> = std::result::Result<T, Error>;
 
-/// Adds the functions and filters to an environment; `assumed` are the scenarios that rest on an assumption.
-pub(super) fn install(environment: &mut Environment<'_>, assumed: &BTreeSet<u64>) {
-    let assumed = Arc::new(assumed.clone());
+/// Which scenarios rest on an assumption. If all do, a figure says it once and not at each name.
+#[derive(Debug, Clone)]
+pub(super) enum Assumed {
+    /// Each of several.
+    All,
+    /// These.
+    Some(BTreeSet<u64>),
+}
+
+impl Assumed {
+    fn contains(&self, id: u64) -> bool {
+        matches!(self, Self::Some(ids) if ids.contains(&id))
+    }
+
+    /// What stands below each figure.
+    fn note(&self) -> &'static str {
+        match self {
+            Self::All => "<p class=\"note\"><span class=\"badge\">assumed</span> in all scenarios</p>\n",
+            Self::Some(_) => "",
+        }
+    }
+}
+
+/// Adds the functions and filters to an environment.
+pub(super) fn install(environment: &mut Environment<'_>, assumed: Assumed) {
+    let assumed = Arc::new(assumed);
     macro_rules! figure {
         ($name:literal, $function:ident) => {{
             let assumed = Arc::clone(&assumed);
             environment.add_function($name, move |rows: Value, options: Kwargs| {
                 let drawn = $function(&rows, &options, &assumed)?;
                 options.assert_all_used()?;
-                Ok::<Value, Error>(Value::from_safe_string(drawn))
+                // Figures of policies and recordings do not depend on the scenarios' inputs.
+                let by_scenario = rows.get_item_by_index(0).and_then(|row| row.get_attr("scenario_id"));
+                let note = if by_scenario.is_ok_and(|id| !id.is_undefined()) { assumed.note() } else { "" };
+                Ok::<Value, Error>(Value::from_safe_string(drawn + note))
             });
         }};
     }
@@ -110,11 +136,11 @@ impl Owner {
 }
 
 /// The owner of a row: the scenario by its number, or else the text of `column`, numbered as it appears in `known`.
-fn owner(row: &Value, column: &str, known: &[Owner], assumed: &BTreeSet<u64>) -> Result<Owner> {
+fn owner(row: &Value, column: &str, known: &[Owner], assumed: &Assumed) -> Result<Owner> {
     let name = text(row, column)?;
     let id = row.get_attr("scenario_id").ok().and_then(|id| u64::try_from(id).ok());
     if let Some(id) = id {
-        return Ok(Owner { name, short: id.to_string(), style: id as usize, is_assumed: assumed.contains(&id) });
+        return Ok(Owner { name, short: id.to_string(), style: id as usize, is_assumed: assumed.contains(id) });
     }
     let at = known.iter().position(|owner| owner.name == name).unwrap_or(known.len());
     let letter = char::from(b'a' + (at % 26) as u8).to_string();
@@ -163,7 +189,7 @@ fn axis(options: &Kwargs, name: &str, column: &str) -> Result<Axis> {
     })
 }
 
-fn lines(rows: &Value, options: &Kwargs, assumed: &BTreeSet<u64>) -> Result<String> {
+fn lines(rows: &Value, options: &Kwargs, assumed: &Assumed) -> Result<String> {
     let (x, y, series): (String, String, String) = (options.get("x")?, options.get("y")?, options.get("series")?);
     let half = options.get::<Option<bool>>("half")?.unwrap_or(false);
     let mut owners = Vec::new();
@@ -192,7 +218,7 @@ fn lines(rows: &Value, options: &Kwargs, assumed: &BTreeSet<u64>) -> Result<Stri
     Ok(both(half, |size| chart::lines(&chart, size)) + &legend(&owners, half))
 }
 
-fn scatter(rows: &Value, options: &Kwargs, assumed: &BTreeSet<u64>) -> Result<String> {
+fn scatter(rows: &Value, options: &Kwargs, assumed: &Assumed) -> Result<String> {
     let (x, y, series): (String, String, String) = (options.get("x")?, options.get("y")?, options.get("series")?);
     let frontier: String = options.get("frontier")?;
     let mut owners = Vec::new();
@@ -219,7 +245,7 @@ fn bar_name(row: &Value, owner: &Owner, detail: Option<&String>) -> Result<Strin
     })
 }
 
-fn bars(rows: &Value, options: &Kwargs, assumed: &BTreeSet<u64>) -> Result<String> {
+fn bars(rows: &Value, options: &Kwargs, assumed: &Assumed) -> Result<String> {
     let (label, value): (String, String) = (options.get("label")?, options.get("value")?);
     let detail: Option<String> = options.get("detail")?;
     let marks: Vec<(String, String)> =
@@ -283,7 +309,7 @@ fn part(name: &str, value: f64) -> Part {
 }
 
 /// Bars of parts: either one row a part (`part` and `value` name columns), or one row a bar (`parts` names columns).
-fn stacks(rows: &Value, options: &Kwargs, assumed: &BTreeSet<u64>) -> Result<String> {
+fn stacks(rows: &Value, options: &Kwargs, assumed: &Assumed) -> Result<String> {
     let label: String = options.get("label")?;
     let columns: Option<Vec<String>> = options.get("parts")?;
     let half = options.get::<Option<bool>>("half")?.unwrap_or(false);

@@ -38,9 +38,9 @@ pub(super) fn figure(value: f64, unit: &str) -> String {
         return "unknown".to_owned();
     }
     match unit {
-        "ns" => show_time(value),
-        "ms" => show_time(value * 1e6),
-        "s" => show_time(value * 1e9),
+        "ns" => time(value),
+        "ms" => time(value * 1e6),
+        "s" => time(value * 1e9),
         "bytes" => show_bytes(value),
         "bytes/s" => show_bandwidth(value),
         "ratio" => format!("{}%", significant(value * 100.0)),
@@ -77,6 +77,11 @@ pub(super) fn change(ratio: f64) -> String {
         _ if size < 999.5 => format!("{sign}{size:.0}%"),
         _ => format!("{}{}×", if percent < 0.0 { "\u{2212}" } else { "" }, significant(ratio + 1.0)),
     }
+}
+
+/// A time with the letter mu, which the page can show.
+fn time(ns: f64) -> String {
+    show_time(ns).replace(" us", " µs")
 }
 
 /// Dollars: cents from one dollar on, three digits below, so that amounts stand in line.

@@ -22,8 +22,10 @@ struct Row {
     status: String,
     p99_itl_ms: Option<f64>,
     usd_per_mtok_output: Option<f64>,
+    usd_per_mtok_output_saturated: Option<f64>,
     kv_peak_held_bytes: Option<f64>,
     lost_mass_ratio: Option<f64>,
+    output_error_ratio: Option<f64>,
     certainty: String,
 }
 
@@ -60,13 +62,20 @@ struct Lens {
     of: fn(&Row) -> Option<f64>,
 }
 
-const LENSES: [Lens; 3] = [
+const LENSES: [Lens; 4] = [
     Lens {
         name: "Price",
         lead: "The cheapest tokens come from ",
         figure: "per million output tokens",
         unit: "USD/Mtok",
         of: |row| row.usd_per_mtok_output,
+    },
+    Lens {
+        name: "Price, full load",
+        lead: "If requests came just as fast as they can be served, the cheapest tokens would come from ",
+        figure: "per million output tokens at full load",
+        unit: "USD/Mtok",
+        of: |row| row.usd_per_mtok_output_saturated,
     },
     Lens {
         name: "Steadiness",
@@ -93,34 +102,41 @@ fn verdict(rows: &[Row]) -> Vec<Sentence> {
     sentences
 }
 
+/// The change below which two figures are the same, as in the query `metrics`.
+const SAME: f64 = 0.0005;
+
 fn best(lens: &Lens, done: &[&Row], baseline: Option<&Row>) -> Option<Sentence> {
     let known = done.iter().filter_map(|row| (lens.of)(row).map(|value| (*row, value)));
-    let (row, value) = known.reduce(|a, b| if b.1 < a.1 { b } else { a })?;
-    let shown = show::figure(value, lens.unit);
-    let reference = baseline.and_then(|row| (lens.of)(row));
-    let mut parts = match reference {
-        Some(reference) if row.is_baseline || value >= reference => {
-            vec![plain("No scenario beats the baseline "), strong(baseline.map_or("", |row| &row.scenario))]
-        }
-        _ => vec![plain(lens.lead), strong(&row.scenario)],
-    };
-    parts.extend([plain(": "), strong(shown), plain(format!(" {}", lens.figure))]);
-    if let Some(reference) = reference.filter(|reference| *reference > 0.0 && value < *reference) {
-        parts.push(plain(format!(
-            ", {} against the baseline's {}",
-            show::change(value / reference - 1.0),
-            show::figure(reference, lens.unit)
-        )));
+    let (best, least) = known.reduce(|a, b| if b.1 < a.1 { b } else { a })?;
+    let reference = baseline.and_then(|row| (lens.of)(row).map(|value| (row, value)));
+    // What differs by less than the page shows is no difference.
+    let tied = reference.filter(|(_, value)| least >= value * (1.0 - SAME));
+    let (row, value) = tied.unwrap_or((best, least));
+    let lead = if tied.is_some() { "No scenario beats the baseline" } else { lens.lead };
+    let mut parts = vec![plain(lead)];
+    if tied.is_none() || row.scenario != "baseline" {
+        parts.extend([plain(if tied.is_some() { " " } else { "" }), strong(&row.scenario)]);
     }
-    match row.lost_mass_ratio {
-        Some(lost) if lost > 0.0 && !row.is_baseline => {
-            parts.push(plain(format!("; it drops {} of the attention mass", show::figure(lost, "ratio"))));
-        }
-        _ => {}
+    parts.extend([plain(": "), strong(show::figure(value, lens.unit))]);
+    parts.push(plain(format!(" {}", lens.figure)));
+    if let Some((_, from)) = reference.filter(|(_, from)| tied.is_none() && *from > 0.0) {
+        let (change, from) = (show::change(value / from - 1.0), show::figure(from, lens.unit));
+        parts.push(plain(format!(", {change} against the baseline's {from}")));
     }
-    let assumed = if row.certainty == "assumed" { " (rests on an assumption)." } else { "." };
-    parts.push(plain(assumed));
+    if let Some(lost) = row.lost_mass_ratio.filter(|lost| *lost > 0.0) {
+        parts.push(plain(format!("; it drops {} of the attention mass", show::figure(lost, "ratio"))));
+    }
+    if let Some(error) = row.output_error_ratio.filter(|error| *error > 0.0) {
+        parts
+            .push(plain(format!("; its number format moves the attention output by {}", show::figure(error, "ratio"))));
+    }
+    let all_assumed = done.iter().all(|row| is_assumed(row));
+    parts.push(plain(if is_assumed(row) && !all_assumed { " (rests on an assumption)." } else { "." }));
     Some(Sentence { lens: lens.name, parts })
+}
+
+fn is_assumed(row: &Row) -> bool {
+    row.certainty == "assumed"
 }
 
 /// What the reader must know before believing the rest.
@@ -137,8 +153,14 @@ fn limits(rows: &[Row], done: &[&Row], baseline: Option<&Row>) -> Vec<Sentence> 
     }
     let pick = |keep: &dyn Fn(&Row) -> bool| done.iter().copied().filter(|row| keep(row)).collect::<Vec<&Row>>();
     say("No price", pick(&|row| row.usd_per_mtok_output.is_none()), "Not ranked by price, because none is disclosed: ");
-    say("Certainty", pick(&|row| row.certainty == "assumed"), "Figures rest on an assumption in ");
+    let assumed = pick(&is_assumed);
+    let all_assumed = assumed.len() == done.len();
+    say("Certainty", if all_assumed { Vec::new() } else { assumed }, "Figures rest on an assumption in ");
     say("Failed", rows.iter().filter(|row| row.status != "ok").collect(), "Not replayed: ");
+    if all_assumed && !done.is_empty() {
+        let text = "Every scenario rests on at least one assumed input; the last section names them.";
+        sentences.push(Sentence { lens: "Certainty", parts: vec![plain(text)] });
+    }
     if baseline.is_none() {
         let text = "The baseline has no figures, so that no change can be shown.";
         sentences.push(Sentence { lens: "Baseline", parts: vec![plain(text)] });
@@ -173,6 +195,8 @@ struct Head {
     metric: String,
     better: String,
     definition: String,
+    /// Whether every known figure of the column is assumed, so that the head says it once.
+    is_assumed: bool,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -200,6 +224,7 @@ fn grid(figures: &[Figure], names: &[String]) -> Result<Grid, Error> {
                 metric: name.clone(),
                 better: text(&figure.better),
                 definition: text(&figure.definition),
+                is_assumed: false,
             });
         }
     }
@@ -219,6 +244,11 @@ fn grid(figures: &[Figure], names: &[String]) -> Result<Grid, Error> {
                 is_assumed: figure.certainty == "assumed",
             });
         }
+    }
+    for (at, head) in heads.iter_mut().enumerate() {
+        let known: Vec<&Shown> =
+            rows.iter().filter_map(|line| line.cells[at].as_ref()).filter(|cell| cell.value.is_some()).collect();
+        head.is_assumed = known.len() > 1 && known.iter().all(|cell| cell.is_assumed);
     }
     Ok(Grid { heads, rows })
 }

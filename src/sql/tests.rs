@@ -206,9 +206,31 @@ fn a_path_is_never_a_pattern() {
 }
 
 #[test]
+fn a_session_sees_the_latest_run_or_the_one_it_is_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut store = Store::open_or_create(folder.path()).unwrap();
+    let table = schema::table("metrics").unwrap();
+    for (run, value) in [("first", 1.0), ("second", 2.0)] {
+        let row = vec![schema::Cell::Null, "usd_total".into(), value.into(), "assumed".into()];
+        let batch = schema::batch_of_rows(table, &[row]).unwrap();
+        let mut transaction = store.begin();
+        transaction.write_run(run, table, &[batch]).unwrap();
+        transaction.commit().unwrap();
+    }
+    let store = Store::open(folder.path()).unwrap();
+    for (asked, run, value) in [(None, "second", 2.0), (Some("first"), "first", 1.0)] {
+        let session = session(&store, asked).unwrap();
+        assert_eq!(session.run(), Some(run));
+        let found = ask(&session, "SELECT value FROM metrics");
+        assert_eq!(found.column(0).as_primitive::<Float64Type>().value(0).to_bits(), f64::to_bits(value));
+    }
+    let error = session(&store, Some("secnd")).err().unwrap();
+    assert_eq!(error.to_string(), "unknown run `secnd`");
+    assert_eq!(error.advice(), Some("did you mean `second`?"));
+}
+
+#[test]
 fn extra_columns_of_a_file_are_kept() {
-    let canonical = schema::table("links").err();
-    assert!(canonical.is_some());
     let known = schema::table("metric_defs").unwrap().arrow();
     let extra = Arc::new(Schema::new(vec![
         arrow::datatypes::Field::new("metric", arrow::datatypes::DataType::Utf8, false),

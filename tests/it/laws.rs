@@ -69,8 +69,11 @@ fn replay(args: &[&str]) -> tempfile::TempDir {
 fn snapkv_with_a_budget_beyond_the_context_equals_full() {
     let folder = replay(&["--policy", "full", "--policy", "snapkv(budget=1000000)"]);
     let store = folder.path().join("store");
-    for name in ["p50_itl_ms", "p99_itl_ms", "p99_ttft_ms", "kv_read_bytes_per_output_token", "sessions_p99", "duration_s"] {
-        let both = ["full on h100", "snapkv(budget=1000000) on h100"].map(|scenario| metric(&store, Some(scenario), name));
+    for name in
+        ["p50_itl_ms", "p99_itl_ms", "p99_ttft_ms", "kv_read_bytes_per_output_token", "sessions_p99", "duration_s"]
+    {
+        let both =
+            ["full on h100", "snapkv(budget=1000000) on h100"].map(|scenario| metric(&store, Some(scenario), name));
         assert!((both[0] - both[1]).abs() < f64::EPSILON * both[0].abs(), "{name}: {both:?}");
     }
 }
@@ -80,7 +83,8 @@ fn snapkv_with_a_budget_beyond_the_context_equals_full() {
 fn twice_the_bandwidth_is_less_than_twice_the_speed() {
     let folder = replay(&["--machine", "h100*memory_bytes_per_s=2", "--policy", "full"]);
     let store = folder.path().join("store");
-    let itl = ["full on h100", "full on h100*memory_bytes_per_s=2"].map(|name| metric(&store, Some(name), "p50_itl_ms"));
+    let itl =
+        ["full on h100", "full on h100*memory_bytes_per_s=2"].map(|name| metric(&store, Some(name), "p50_itl_ms"));
     assert!(itl[1] < itl[0] && itl[1] > 0.5 * itl[0], "{itl:?}");
 }
 
@@ -90,7 +94,16 @@ fn a_failed_scenario_keeps_its_error_and_hides_no_other() {
     let store = folder.path().join("store").to_string_lossy().into_owned();
     succeed(&["ingest", "traces/azure/code_head300.csv", "--into", &store]);
     let output = crate::support::kvtoll(&[
-        "replay", &store, "--model", "llama-3.1-70b", "--machine", "h200", "--machine", "h100", "--policy", "full",
+        "replay",
+        &store,
+        "--model",
+        "llama-3.1-70b",
+        "--machine",
+        "gb300",
+        "--machine",
+        "h100",
+        "--policy",
+        "full",
     ]);
     assert_eq!(output.status.code(), Some(1));
     let said = crate::support::stderr(&output);
@@ -105,7 +118,18 @@ fn a_recording_is_priced_step_by_step() {
     let folder = tempfile::tempdir().unwrap();
     let store = folder.path().join("store").to_string_lossy().into_owned();
     succeed(&["ingest", "traces/recording-token", "--into", &store]);
-    succeed(&["replay", &store, "--mode", "captured", "--model", "smollm2-135m", "--machine", "h100", "--policy", "full"]);
+    succeed(&[
+        "replay",
+        &store,
+        "--mode",
+        "captured",
+        "--model",
+        "smollm2-135m",
+        "--machine",
+        "h100",
+        "--policy",
+        "full",
+    ]);
     let store = Path::new(&store);
     assert!((number(store, "SELECT count(*) FROM step_costs") - 25.0).abs() < 0.1, "one prefill, 24 decode steps");
     // 30 layers x 3 KV heads x 64 x 2 x 2 bytes for each of 1,855 to 1,878 tokens.
@@ -118,6 +142,9 @@ fn a_recording_is_priced_step_by_step() {
 #[test]
 fn a_store_is_plain_parquet() {
     let store = &quickstart().store;
-    assert!(store.join("requests/part-00000.parquet").exists() || std::fs::read_dir(store.join("requests")).unwrap().count() > 0);
+    assert!(
+        store.join("requests/part-00000.parquet").exists()
+            || std::fs::read_dir(store.join("requests")).unwrap().count() > 0
+    );
     assert!(root().join("traces/SOURCES.tsv").exists());
 }

@@ -13,7 +13,9 @@ fn mooncake_is_counted_as_published() {
         ("workload_leading_block_hits", 105_710.0),
     ] {
         assert!((metric(store, None, name) - value).abs() < 0.5, "{name}");
-        assert!((number(store, &format!("SELECT count(*) FROM metric_defs WHERE metric = '{name}'")) - 1.0).abs() < 0.1);
+        assert!(
+            (number(store, &format!("SELECT count(*) FROM metric_defs WHERE metric = '{name}'")) - 1.0).abs() < 0.1
+        );
     }
     for (name, value, digits) in [
         ("workload_leading_block_hit_ratio", 0.366_412, 1e-6),
@@ -33,11 +35,15 @@ fn every_scenario_ran_and_every_request_has_an_end() {
     let store = &quickstart().store;
     assert!((number(store, "SELECT count(*) FROM scenarios WHERE status = 'ok'") - 8.0).abs() < 0.1);
     let ends = "SELECT count(*) FROM request_costs GROUP BY scenario_id";
-    for batch in ask(store, &format!("SELECT min(n) AS least, max(n) AS most FROM ({}) AS t", ends.replace("count(*)", "count(*) AS n"))) {
+    for batch in ask(
+        store,
+        &format!("SELECT min(n) AS least, max(n) AS most FROM ({}) AS t", ends.replace("count(*)", "count(*) AS n")),
+    ) {
         assert_eq!(format!("{:?}", batch.column(0)), format!("{:?}", batch.column(1)));
     }
     for scenario in ["baseline", "SnapKV 25%", "Vera Rubin + LPX"] {
-        let ended = metric(store, Some(scenario), "requests_finished") + metric(store, Some(scenario), "requests_rejected");
+        let ended =
+            metric(store, Some(scenario), "requests_finished") + metric(store, Some(scenario), "requests_rejected");
         assert!((ended - 12_031.0).abs() < 0.5, "{scenario}");
     }
 }
@@ -47,7 +53,10 @@ fn every_scenario_ran_and_every_request_has_an_end() {
 fn the_rows_of_a_run_keep_its_laws() {
     let store = &quickstart().store;
     for (law, sql) in [
-        ("capacity", "SELECT count(*) FROM step_costs WHERE resident_bytes > capacity_bytes OR held_bytes > resident_bytes"),
+        (
+            "capacity",
+            "SELECT count(*) FROM step_costs WHERE resident_bytes > capacity_bytes OR held_bytes > resident_bytes",
+        ),
         (
             "booths",
             "SELECT count(*) FROM step_costs WHERE abs(kv_read_ns + weight_read_ns + compute_ns + collective_ns + policy_ns \

@@ -80,7 +80,8 @@ pub fn ask(store: &Path, sql: &str) -> Vec<RecordBatch> {
 /// The only value of a query that gives one number.
 pub fn number(store: &Path, sql: &str) -> f64 {
     let batches = ask(store, sql);
-    let column = batches.iter().find(|batch| batch.num_rows() > 0).unwrap_or_else(|| panic!("no rows: {sql}")).column(0).clone();
+    let column =
+        batches.iter().find(|batch| batch.num_rows() > 0).unwrap_or_else(|| panic!("no rows: {sql}")).column(0).clone();
     let column = arrow::compute::cast(&column, &arrow::datatypes::DataType::Float64).expect("a number");
     assert_eq!(column.len(), 1, "{sql}");
     column.as_primitive::<Float64Type>().value(0)
@@ -92,7 +93,9 @@ pub fn metric(store: &Path, scenario: Option<&str>, name: &str) -> f64 {
         None => number(store, &format!("SELECT value FROM metrics WHERE metric = '{name}' AND scenario_id IS NULL")),
         Some(scenario) => number(
             store,
-            &format!("SELECT value FROM metrics JOIN scenarios USING (scenario_id) WHERE metric = '{name}' AND name = '{scenario}'"),
+            &format!(
+                "SELECT value FROM metrics JOIN scenarios USING (scenario_id) WHERE metric = '{name}' AND name = '{scenario}'"
+            ),
         ),
     }
 }

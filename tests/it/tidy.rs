@@ -16,7 +16,10 @@ fn files(extensions: &[&str]) -> Vec<(PathBuf, String)> {
                 if !(name.starts_with('.') && name != ".ci") && name != "target" {
                     folders.push(path);
                 }
-            } else if path.extension().is_some_and(|extension| extensions.contains(&extension.to_string_lossy().as_ref())) {
+            } else if path
+                .extension()
+                .is_some_and(|extension| extensions.contains(&extension.to_string_lossy().as_ref()))
+            {
                 found.push((path.strip_prefix(root()).unwrap().to_owned(), std::fs::read_to_string(&path).unwrap()));
             }
         }
@@ -32,7 +35,8 @@ fn functions_stay_under_70_lines() {
         let lines: Vec<&str> = text.lines().collect();
         for (start, line) in lines.iter().enumerate() {
             let indent = line.len() - line.trim_start().len();
-            let is_function = line.trim_start().split_whitespace().take(4).any(|word| word == "fn") && !line.contains("//");
+            let is_function =
+                line.trim_start().split_whitespace().take(4).any(|word| word == "fn") && !line.contains("//");
             if !is_function || line.trim_end().ends_with(';') {
                 continue;
             }
@@ -69,11 +73,13 @@ fn the_repository_holds_no_stubs_and_no_machine_paths() {
 #[test]
 fn the_engine_stays_pure() {
     for (path, text) in files(&["rs"]) {
-        if !path.starts_with(Path::new("engine/src")) {
+        if !path.starts_with(Path::new("engine/src")) || path.ends_with("tests.rs") {
             continue;
         }
+        // Tests below the code may read presets.
+        let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
         for word in ["std::fs", "std::time", "std::env", "std::process", "std::io", "println!", "HashSet"] {
-            assert!(!text.contains(word), "{} uses `{word}`: move it to the tool", path.display());
+            assert!(!code.contains(word), "{} uses `{word}`: move it to the tool", path.display());
         }
     }
 }

@@ -146,7 +146,11 @@ impl Plan {
     pub fn footprint(&self, prompt: u32, context: u32, selected: bool) -> u64 {
         let held = self.groups.iter().enumerate().map(|(at, group)| {
             let keep = group.group.keep;
-            let tokens = if selected { keep.tokens(prompt, context) } else { keep.total.map_or(context, |cap| cap.min(context)) };
+            let tokens = if selected {
+                keep.tokens(prompt, context)
+            } else {
+                keep.total.map_or(context, |cap| cap.min(context))
+            };
             u64::from(tokens.div_ceil(BLOCK_TOKENS)) * self.block_bytes(at)
         });
         held.sum()
@@ -234,8 +238,7 @@ fn plan_group(group: &Group, machine: &Machine, tensor: u32) -> PlanGroup {
     let head_bytes = group.token_bytes / u64::from(kv.kv_heads.max(1));
     let per_accelerator = u64::from(group.layers) * head_bytes * u64::from(heads);
     let query_share = f64::from(kv.query_heads.div_ceil(tensor)) / f64::from(kv.query_heads.max(1));
-    let efficiency =
-        if group.is_16bit { &machine.efficiency.kv_read_16bit } else { &machine.efficiency.kv_read_8bit };
+    let efficiency = if group.is_16bit { &machine.efficiency.kv_read_16bit } else { &machine.efficiency.kv_read_8bit };
     let head_share = f64::from(heads) / f64::from(kv.kv_heads.max(1));
     PlanGroup {
         layers,

@@ -3,7 +3,7 @@
 use super::{Deployment, Distortion, Floor, Format, Kind, Rule, Skip, TokenCost};
 
 /// `bf16`.
-pub static KIND: Kind = Kind {
+pub(super) static KIND: Kind = Kind {
     name: "bf16",
     doc: "Stores KV in 16 bits, as computed.",
     floor: Floor::Format,

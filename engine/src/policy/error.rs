@@ -49,16 +49,15 @@ pub fn attention_error(stack: &Stack, recording: &Recording, steps_per_range: u3
     if steps_per_range == 0 {
         return Err(Error::usage("expected at least 1 step per range, found 0"));
     }
-    let format = stack.format().map(|(args, format)| (format.skip, (format.distortion)(args, recording.head_dim)));
+    let skip = stack.format().map(|(_, format)| format.skip).unwrap_or_default();
+    let formatted = stack.distortion(recording.head_dim);
     let mut units = Units::new(recording.block_tokens);
     let mut buffers = Buffers::default();
     let mut bits = Vec::new();
     let mut rows = Rows::default();
     for head in recording.heads() {
-        let distortion = match format {
-            Some((skip, distortion)) if !skip.covers(head.layer.into(), recording.layers) => distortion,
-            _ => Distortion::NONE,
-        };
+        let is_skipped = skip.covers(head.layer.into(), recording.layers);
+        let distortion = if is_skipped { Distortion::NONE } else { formatted };
         units.begin(head.request.prompt_tokens);
         let selection = stack.selection();
         if let Some((args, Selection { choice: Choice::OfPrompt(choose), .. })) = selection {
@@ -328,7 +327,9 @@ impl Range {
     fn add_noise(&mut self, noise: Option<Noise>) {
         if let Some(Noise { logit, key, value }) = noise {
             self.noise_steps += 1;
-            self.noise.iter_mut().zip([logit, key, value]).for_each(|(sum, part)| *sum += part);
+            for (sum, part) in self.noise.iter_mut().zip([logit, key, value]) {
+                *sum += part;
+            }
         }
     }
 
@@ -372,7 +373,10 @@ impl Rows {
         let [kept, lost, most_lost, oracle, regret, logit, output] = &mut self.ratios;
         let mut label = StringBuilder::new();
         let mut name = StringBuilder::new();
-        (0..count).for_each(|_| (name.append_value(policy), label.append_value(recording.label())).0);
+        for _ in 0..count {
+            name.append_value(policy);
+            label.append_value(recording.label());
+        }
         let mut source = UInt32Builder::new();
         source.append_value_n(recording.source_id, count);
         let mut unit = UInt16Builder::new();

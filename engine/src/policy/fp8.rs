@@ -7,7 +7,7 @@ use super::{Deployment, Distortion, Floor, Format, Kind, Rule, Skip, TokenCost, 
 /// One byte per element. Scales are per tensor or per head of the whole cache, some hundred bytes in all, and are not
 /// counted. Conversion is part of the load on hardware that has FP8 and costs no flops. For MLA it is one byte per element
 /// of the latent and its rotary part.
-pub static KIND: Kind = Kind {
+pub(super) static KIND: Kind = Kind {
     name: "fp8",
     doc: "Stores KV as FP8 E4M3 with one scale per tensor.",
     floor: Floor::Format,

@@ -3,7 +3,7 @@
 use super::{Choice, Deployment, Floor, Keep, Kind, Rule, Selection};
 
 /// `full`.
-pub static KIND: Kind = Kind {
+pub(super) static KIND: Kind = Kind {
     name: "full",
     doc: "Keeps every token.",
     floor: Floor::Selection,

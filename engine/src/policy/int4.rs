@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::model::{Attention, KvShape, Model};
 
 /// `int4(group=128)`.
-pub static KIND: Kind = Kind {
+pub(super) static KIND: Kind = Kind {
     name: "int4",
     doc: "Stores KV as symmetric 4-bit integers with a 16-bit scale per group of each vector.",
     floor: Floor::Format,
@@ -16,7 +16,7 @@ pub static KIND: Kind = Kind {
         calibration_tokens: 0,
         per_model_constants: false,
         training: false,
-        engines: "none in this layout",
+        engines: "none known with this layout",
         breaks_sharing: false,
     },
     make,

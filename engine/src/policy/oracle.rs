@@ -5,7 +5,7 @@ use super::{Args, Choice, Deployment, Floor, Keep, Kind, Param, Rule, Selection}
 use crate::error::Result;
 
 /// `oracle(budget)`.
-pub static KIND: Kind = Kind {
+pub(super) static KIND: Kind = Kind {
     name: "oracle",
     doc: "Keeps, in each step and KV head, the tokens with the most attention: a bound for the others, not a policy.",
     floor: Floor::Selection,

@@ -24,6 +24,10 @@ pub enum Density {
 /// Elements that a measured distortion averages over: about 0.5% accuracy in a few milliseconds.
 const MEASURED_ELEMENTS: u32 = 1 << 17;
 
+/// How far a level moves toward the centre of its interval. Lloyd's iteration moves by 1; its errors shrink by a factor
+/// between 0 and 1 each time, so that any stride below 2 converges, and a longer one sooner.
+const STRIDE: f64 = 1.8;
+
 impl Density {
     /// Where the density ends, or has fallen below 1e-22.
     fn end(self) -> f64 {
@@ -58,7 +62,7 @@ impl Density {
 
     /// The integral of the density without its constant factor.
     fn weight(self, from: f64, to: f64) -> f64 {
-        simpson(&|y| self.at(y), from, to, 1e-13)
+        simpson(&|y| self.at(y), from, to, 1e-11)
     }
 }
 
@@ -102,7 +106,7 @@ pub fn codebook(bits: u32, density: Density) -> Vec<f64> {
         for (level, bound) in levels.iter_mut().zip(bounds.windows(2)) {
             let centre = density.moment(bound[0], bound[1]) / density.weight(bound[0], bound[1]);
             change = change.max((centre - *level).abs());
-            *level = centre;
+            *level += STRIDE * (centre - *level);
         }
         if change < 1e-9 {
             break;
@@ -337,11 +341,15 @@ pub fn haar_rotation(dim: u32, seed: u64) -> Vec<f32> {
         for _ in 0..2 {
             for other in &rows {
                 let along: f64 = row.iter().zip(other).map(|(x, y)| x * y).sum();
-                row.iter_mut().zip(other).for_each(|(x, y)| *x -= along * y);
+                for (x, y) in row.iter_mut().zip(other) {
+                    *x -= along * y;
+                }
             }
         }
         let norm = row.iter().map(|x| x * x).sum::<f64>().sqrt();
-        row.iter_mut().for_each(|x| *x /= norm);
+        for x in &mut row {
+            *x /= norm;
+        }
         rows.push(row);
     }
     rows.into_iter().flatten().map(|x| x as f32).collect()
@@ -403,7 +411,9 @@ pub fn turboquant_decode(quantizer: &TurboQuant, bytes: &[u8], vector: &mut [f32
     vector.fill(0.0);
     for (row, code) in quantizer.rotation.chunks_exact(quantizer.dim).zip(codes) {
         let y = norm * quantizer.levels[usize::from(code)];
-        vector.iter_mut().zip(row).for_each(|(x, r)| *x += r * y);
+        for (x, r) in vector.iter_mut().zip(row) {
+            *x += r * y;
+        }
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use super::{Args, Budget, Choice, Deployment, Floor, Keep, Kind, Param, Rule, Se
 use crate::error::{Error, Result};
 
 /// `random(budget=...,seed=0,window=32)`.
-pub static KIND: Kind = Kind {
+pub(super) static KIND: Kind = Kind {
     name: "random",
     doc: "Keeps prompt tokens at random, per KV head, and the last `window` of them; generated tokens are kept.",
     floor: Floor::Selection,
@@ -28,7 +28,7 @@ pub static KIND: Kind = Kind {
         calibration_tokens: 0,
         per_model_constants: false,
         training: false,
-        engines: "none; research code: kvpress",
+        engines: "research code: kvpress",
         breaks_sharing: true,
     },
     make,

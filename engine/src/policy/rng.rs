@@ -1,6 +1,6 @@
 //! A small seeded source of random numbers, so that results are the same everywhere and at any number of threads.
 //!
-//! `SplitMix64` (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014, figure 12) and the
+//! `SplitMix64` (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014) and the
 //! Box-Muller transform.
 
 /// A stream of random numbers.

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::recording::Head;
 
 /// `snapkv(budget=...,window=32,kernel=7,pool=max)`.
-pub static KIND: Kind = Kind {
+pub(super) static KIND: Kind = Kind {
     name: "snapkv",
     doc: "Keeps the prompt tokens that the last prompt queries attend to most, per KV head; generated tokens are kept.",
     floor: Floor::Selection,
@@ -34,7 +34,7 @@ pub static KIND: Kind = Kind {
         calibration_tokens: 0,
         per_model_constants: false,
         training: false,
-        engines: "none; research code: kvpress, KVCache-Factory",
+        engines: "research code: kvpress, KVCache-Factory",
         breaks_sharing: true,
     },
     make,
@@ -86,8 +86,8 @@ fn choose(args: &Args, head: &Head<'_>, units: &mut Units) -> Result<()> {
     Ok(())
 }
 
-/// Pools with stride 1 over `kernel` neighbours. The average divides by the whole kernel at the ends too, as PyTorch's
-/// does by default.
+/// Pools with stride 1 over `kernel` neighbours. The average divides by the whole kernel at the ends too, as
+/// `PyTorch` does by default.
 fn pool(scores: &[f32], kernel: usize, is_max: bool) -> Vec<f32> {
     let half = kernel / 2;
     let window = |at: usize| &scores[at.saturating_sub(half)..(at + half + 1).min(scores.len())];

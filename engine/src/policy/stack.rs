@@ -1,6 +1,6 @@
 //! Stacks of stages: parsing, canonical text, and which stages go together.
 
-use super::{Args, Floor, Format, Rule, Selection, kind};
+use super::{Args, Distortion, Floor, Format, Keep, Rule, Selection, kind};
 use crate::error::{Error, Result};
 
 /// A stage with its parameters.
@@ -48,7 +48,7 @@ impl Stack {
     /// The stage that drops tokens, if there is one.
     pub fn selection(&self) -> Option<(&Args, &Selection)> {
         self.stages.iter().find_map(|stage| match &stage.rule {
-            Rule::Select(selection) if selection.keep != super::Keep::ALL => Some((&stage.args, selection)),
+            Rule::Select(selection) if selection.keep != Keep::ALL => Some((&stage.args, selection)),
             _ => None,
         })
     }
@@ -61,6 +61,12 @@ impl Stack {
         })
     }
 
+    /// The error that the number format puts into vectors of this width; a few milliseconds of work for most formats.
+    /// Layers that the format skips have none.
+    pub fn distortion(&self, dim: u32) -> Distortion {
+        self.format().map_or(Distortion::NONE, |(args, format)| (format.distortion)(args, dim))
+    }
+
     fn check(&self) -> Result<()> {
         let names = |floor: Floor, is_bound: fn(&Rule) -> bool| -> Vec<&str> {
             let same = self.stages.iter().filter(|stage| stage.args.kind().floor == floor && is_bound(&stage.rule));
@@ -70,7 +76,7 @@ impl Stack {
             return Err(Error::usage(format!("`{first}` and `{second}` both set the number format"))
                 .hint("keep one of them: an element is stored in one format"));
         }
-        let bounds = |rule: &Rule| matches!(rule, Rule::Select(selection) if selection.keep != super::Keep::ALL);
+        let bounds = |rule: &Rule| matches!(rule, Rule::Select(selection) if selection.keep != Keep::ALL);
         if let [first, second, ..] = names(Floor::Selection, bounds)[..] {
             return Err(Error::usage(format!("`{first}` and `{second}` both set the budget of kept tokens"))
                 .hint("keep one of them: how two such choices would act on each other is not published"));

@@ -7,7 +7,7 @@ use super::{Args, Choice, Deployment, Floor, Keep, Kind, Param, Rule, Selection}
 use crate::error::{Error, Result};
 
 /// `streaming(sinks=4,recent=...)`.
-pub static KIND: Kind = Kind {
+pub(super) static KIND: Kind = Kind {
     name: "streaming",
     doc: "Keeps the first `sinks` and the last `recent` tokens of the context.",
     floor: Floor::Selection,
@@ -16,12 +16,12 @@ pub static KIND: Kind = Kind {
         Param { name: "recent", default: "", doc: "Last tokens kept, such as `1024` or `4k` (4000)." },
     ],
     needs: &[],
-    source: "StreamingLLM (arXiv 2309.17453), section 3.2",
+    source: "StreamingLLM (arXiv 2309.17453)",
     deployment: Deployment {
         calibration_tokens: 0,
         per_model_constants: false,
         training: false,
-        engines: "none; research code: kvpress, KVCache-Factory",
+        engines: "research code: kvpress, KVCache-Factory",
         breaks_sharing: true,
     },
     make,

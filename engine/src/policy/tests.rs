@@ -1,3 +1,5 @@
+#![expect(clippy::float_cmp, reason = "these values are exact in floating point")]
+
 use proptest::prelude::*;
 
 use super::*;

@@ -4,18 +4,18 @@ use super::{Args, Choice, Deployment, Floor, Keep, Kind, Param, Rule, Selection}
 use crate::error::Result;
 
 /// `window(size)`.
-pub static KIND: Kind = Kind {
+pub(super) static KIND: Kind = Kind {
     name: "window",
     doc: "Keeps the last `size` tokens of the context.",
     floor: Floor::Selection,
     params: &[Param { name: "size", default: "", doc: "Tokens kept, such as `1024` or `4k` (4000)." }],
     needs: &[],
-    source: "Longformer (arXiv 2004.05150), section 3.1, applied to a model that was not trained for it",
+    source: "Longformer (arXiv 2004.05150), applied to a model that was not trained for it",
     deployment: Deployment {
         calibration_tokens: 0,
         per_model_constants: false,
         training: false,
-        engines: "none for models without windows of their own",
+        engines: "not looked up; engines apply it to models that have windows of their own",
         breaks_sharing: true,
     },
     make,

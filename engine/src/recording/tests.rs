@@ -1,3 +1,5 @@
+#![expect(clippy::float_cmp, reason = "these values are exact in floating point")]
+
 use arrow::array::{Float32Builder, ListBuilder, StringArray, UInt16Array, UInt32Array, UInt64Array};
 use std::sync::Arc;
 

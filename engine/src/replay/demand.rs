@@ -85,7 +85,13 @@ fn token_bytes(group: &Group) -> u64 {
 }
 
 /// The rows as a batch.
-pub(super) fn batch(workload: &Workload, model: &str, policy: &str, shape: &Shape, rows: &[Row]) -> Result<RecordBatch> {
+pub(super) fn batch(
+    workload: &Workload,
+    model: &str,
+    policy: &str,
+    shape: &Shape,
+    rows: &[Row],
+) -> Result<RecordBatch> {
     let text = |value: &str| -> ArrayRef { Arc::new(StringArray::from_iter_values(rows.iter().map(|_| value))) };
     let u64s = |of: fn(&Row) -> u64| -> ArrayRef { Arc::new(UInt64Array::from_iter_values(rows.iter().map(of))) };
     let u32s = |of: fn(&Row) -> u32| -> ArrayRef { Arc::new(UInt32Array::from_iter_values(rows.iter().map(of))) };

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, Float64Array, Int64Array, RecordBatch, StringArray, UInt32Array, UInt64Array};
+use arrow::array::{
+    Array, ArrayRef, AsArray, Float64Array, Int64Array, RecordBatch, StringArray, UInt32Array, UInt64Array,
+};
 use arrow::datatypes::Float64Type;
 
 use super::metrics::{self, DEFINITIONS, Figure};
@@ -144,8 +146,10 @@ fn step_costs(at: u32, found: &Found) -> Result<RecordBatch> {
     for instance in rows.chunk_by(|a, b| a.instance == b.instance) {
         numbers.extend(0..instance.len() as u64);
     }
-    let i64s = |of: &dyn Fn(&Stretch) -> i64| -> ArrayRef { Arc::new(Int64Array::from_iter_values(rows.iter().map(of))) };
-    let u64s = |of: &dyn Fn(&Stretch) -> u64| -> ArrayRef { Arc::new(UInt64Array::from_iter_values(rows.iter().map(of))) };
+    let i64s =
+        |of: &dyn Fn(&Stretch) -> i64| -> ArrayRef { Arc::new(Int64Array::from_iter_values(rows.iter().map(of))) };
+    let u64s =
+        |of: &dyn Fn(&Stretch) -> u64| -> ArrayRef { Arc::new(UInt64Array::from_iter_values(rows.iter().map(of))) };
     let u32s = |of: &dyn Fn(&Stretch) -> u64| -> ArrayRef {
         Arc::new(UInt32Array::from_iter_values(rows.iter().map(|row| of(row) as u32)))
     };
@@ -207,7 +211,8 @@ fn request_costs(at: u32, scenario: &Scenario, found: &Found, source: &Source) -
     // A request's share of an instance's time costs what all accelerators of the instance cost in that time.
     let tensor = f64::from(scenario.parallel.tensor);
     let per_ns = |rate: Option<f64>, ns: f64| -> ArrayRef {
-        let share = |row: &Served| finished(row).then(|| rate.map(|rate| rate * tensor * row.machine_ns / ns)).flatten();
+        let share =
+            |row: &Served| finished(row).then(|| rate.map(|rate| rate * tensor * row.machine_ns / ns)).flatten();
         Arc::new(rows.iter().map(|(_, row)| share(row)).collect::<Float64Array>())
     };
     let power = found.price.w_per_accelerator.as_ref().map(|power| power.value);
@@ -429,7 +434,8 @@ fn models(done: &[(u32, &Scenario, &Found)]) -> Result<RecordBatch> {
                 Attention::Mla => ("mla", None),
             };
             let layer = &model.groups[group.model_group];
-            let weights = f64::from(group.layers) * (layer.attention_params + layer.ffn.params()) * scenario.dtype.bytes();
+            let weights =
+                f64::from(group.layers) * (layer.attention_params + layer.ffn.params()) * scenario.dtype.bytes();
             rows.push(vec![
                 model.name.clone().into(),
                 scenario.policy.name().into(),

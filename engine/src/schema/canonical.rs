@@ -23,7 +23,12 @@ pub static SOURCES: Table = Table {
         maybe("block_tokens", U32, "tokens", "Tokens of one block of the file."),
         maybe("rounding", Text, "", "How a partial last block is counted: ceil or floor."),
         maybe("hash_scope", Text, "", "Where equal ids mean equal content: file or global."),
-        maybe("id_kind", Text, "", "prefix: the id stands for the block and all before it; content: for the block alone."),
+        maybe(
+            "id_kind",
+            Text,
+            "",
+            "prefix: the id stands for the block and all before it; content: for the block alone.",
+        ),
         known("settings_origin", Text, "", "How those settings were found: format, detected or flag."),
     ],
 };
@@ -162,7 +167,12 @@ pub static PREFILL_SCORES: Table = Table {
         known("request_id", U64, "", "The request."),
         known("layer", U16, "", "The layer, from 0."),
         known("kv_head", U16, "", "The KV head, from 0."),
-        known("channel", Text, "", "window_rows, last_row, column_sum, key_diff, expected_attention or repeat_context."),
+        known(
+            "channel",
+            Text,
+            "",
+            "window_rows, last_row, column_sum, key_diff, expected_attention or repeat_context.",
+        ),
         maybe("rows", U32, "", "Query rows that entered the score."),
         known("score", ListF32, "", "The score per prompt token."),
     ],
@@ -212,4 +222,3 @@ pub static KV_VECTORS: Table = Table {
         known("v", Vector, "", "V."),
     ],
 };
-

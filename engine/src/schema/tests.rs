@@ -17,7 +17,8 @@ fn names_are_unique_and_every_column_is_documented() {
 
 #[test]
 fn the_unit_in_a_name_is_the_unit_of_the_column() {
-    let suffixes = [("_ns", "ns"), ("_bytes", "bytes"), ("_ratio", "ratio"), ("_usd", "USD"), ("_j", "J"), ("_flops", "flops")];
+    let suffixes =
+        [("_ns", "ns"), ("_bytes", "bytes"), ("_ratio", "ratio"), ("_usd", "USD"), ("_j", "J"), ("_flops", "flops")];
     for table in ALL {
         for column in table.columns {
             for (suffix, unit) in suffixes {

@@ -288,9 +288,7 @@ impl Instance<'_> {
         self.prefilling.retain(|&other| other != request);
         let state = &mut self.states[at];
         let prefill = state.prefill;
-        self.memory.release(
-            self.plan.footprint(prefill, prefill, false) - self.plan.footprint(prefill, prefill, true),
-        );
+        self.memory.release(self.plan.footprint(prefill, prefill, false) - self.plan.footprint(prefill, prefill, true));
         let output = self.workload.output[at];
         if output > 0 {
             state.generated += 1;
@@ -523,7 +521,8 @@ pub(crate) fn pairs(from: u32, to: u32, cap: Option<u32>) -> f64 {
     match cap {
         None => triangle(to) - triangle(from),
         Some(cap) => {
-            let rising = |tokens: u32| triangle(tokens.min(cap)) + f64::from(tokens.saturating_sub(cap)) * f64::from(cap);
+            let rising =
+                |tokens: u32| triangle(tokens.min(cap)) + f64::from(tokens.saturating_sub(cap)) * f64::from(cap);
             rising(to) - rising(from)
         }
     }

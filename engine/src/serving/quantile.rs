@@ -3,9 +3,8 @@
 use super::Outcome;
 
 /// The quantiles that are kept of every distribution.
-pub const GRID: [f64; 17] = [
-    0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 1.0,
-];
+pub const GRID: [f64; 17] =
+    [0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 1.0];
 
 /// The smallest value that at least the share `ratio` of `sorted` does not exceed; `None` of nothing.
 pub fn of_sorted(sorted: &[i64], ratio: f64) -> Option<i64> {

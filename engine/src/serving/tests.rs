@@ -147,7 +147,8 @@ impl SlowReplay<'_> {
     fn step(&mut self) -> bool {
         // Every decoding request needs room for one more token; the last admitted gives way.
         loop {
-            let decoding: Vec<usize> = self.running.iter().copied().filter(|&at| self.requests[at].is_decoding).collect();
+            let decoding: Vec<usize> =
+                self.running.iter().copied().filter(|&at| self.requests[at].is_decoding).collect();
             for &at in &decoding {
                 self.requests[at].generated += 1;
             }
@@ -236,7 +237,11 @@ impl SlowReplay<'_> {
         for (index, &number) in self.workload.units_of(at).iter().enumerate() {
             let request = &self.requests[at];
             let end = (index as u32 + 1) * unit;
-            if !request.publishes || index < request.pinned.len() || end > request.done || end > self.workload.prompt[at] {
+            if !request.publishes
+                || index < request.pinned.len()
+                || end > request.done
+                || end > self.workload.prompt[at]
+            {
                 continue;
             }
             let resident = self.held_units().contains(&number) || self.cached.contains(&number);

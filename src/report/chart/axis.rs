@@ -43,6 +43,19 @@ impl Scale {
         Self { low: first.min(low), high: last.max(high), log: axis.log, pixels: (0, 1), ticks }
     }
 
+    /// The same scale from the first value to the last, with the ticks between them, if at least two are left.
+    pub(super) fn tight(mut self, values: impl Iterator<Item = f64> + Clone) -> Self {
+        let low = values.clone().fold(f64::INFINITY, f64::min);
+        let high = values.fold(f64::NEG_INFINITY, f64::max);
+        let hair = (high - low) * 1e-9;
+        let inside: Vec<f64> =
+            self.ticks.iter().copied().filter(|tick| *tick >= low - hair && *tick <= high + hair).collect();
+        if inside.len() >= 2 && low < high {
+            (self.low, self.high, self.ticks) = (low, high, inside);
+        }
+        self
+    }
+
     fn on(mut self, start: i32, end: i32) -> Self {
         self.pixels = (start, end);
         self
@@ -62,7 +75,9 @@ impl Scale {
 
 /// Ticks at 1, 2 or 5 times a power of ten; the outer ones enclose the data.
 fn linear_ticks(low: f64, high: f64, from_zero: bool, unit: &str, count: usize) -> Vec<f64> {
-    let low = if from_zero || low < 0.3 * high { low.min(0.0) } else { low };
+    // Differences of a few percent are not blown up to fill the chart.
+    let is_flat = high > low && high - low < 0.1 * high;
+    let low = if from_zero || is_flat || low < 0.3 * high { low.min(0.0) } else { low };
     let span = if high > low { high - low } else { high.abs().max(1.0) };
     // Sizes are read in binary units, so that their ticks are round there.
     let base = if unit == "bytes" { 1024f64.powf((high.abs().max(1.0).log2() / 10.0).floor()) } else { 1.0 };

@@ -43,7 +43,7 @@ pub(in crate::report) fn lines(chart: &Lines, size: Size) -> String {
         .filter(|(_, points)| !points.is_empty())
         .collect();
     let points = || series.iter().flat_map(|(_, points)| points.iter().copied());
-    let x = Scale::new(&chart.x, points().map(|(x, _)| x), false, size.columns());
+    let x = Scale::new(&chart.x, points().map(|(x, _)| x), false, size.columns()).tight(points().map(|(x, _)| x));
     let y = Scale::new(&chart.y, points().map(|(_, y)| y), true, 5);
     let name = |series: &Series| if size.names { fit(&series.name, 560) } else { series.short.clone() };
     let names: Vec<String> = series.iter().map(|(series, _)| name(series)).collect();
@@ -68,9 +68,13 @@ pub(in crate::report) fn lines(chart: &Lines, size: Size) -> String {
         let lasts: Vec<(i32, i32)> = ends.iter().map(|end| behind(end.3)).collect();
         let clear =
             |at: usize| lasts[at].0 + widest <= size.width && lasts[..at].iter().all(|other| apart(lasts[at], *other));
-        if (0..lasts.len()).all(clear) {
-            for (_, name, style, last) in ends {
-                canvas.text(behind(last), name, Anchor::Start, Paint::Style(style));
+        // Lines that end far from the edge, in a crowd, are left to the legend where their names would hide each other.
+        let is_crowd = ends.iter().any(|end| end.3.0 < plane.right - 60) && !size.names;
+        if is_crowd || (0..lasts.len()).all(clear) {
+            for (at, (_, name, style, last)) in ends.into_iter().enumerate() {
+                if clear(at) {
+                    canvas.text(behind(last), name, Anchor::Start, Paint::Style(style));
+                }
             }
             return;
         }

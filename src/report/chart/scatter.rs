@@ -46,10 +46,14 @@ pub(in crate::report) fn scatter(chart: &Scatter, size: Size) -> String {
         let mut taken: Vec<Taken> = points.iter().map(|p| around(pixel(p), 14)).collect();
         for point in points {
             let paint = if point.style < STYLES { Paint::Style(point.style) } else { Paint::Muted };
-            canvas.circle(pixel(point), 11, paint, !is_second_round(point.style));
             let name = if size.names { fit(&point.name, 560) } else { point.short.clone() };
-            let (place, anchor, area) = beside(pixel(point), text_width(&name), size.width, &taken);
+            let (place, anchor, area) = beside(pixel(point), text_width(&name), (size.width, plane.top), &taken);
             taken.push(area);
+            // A name that found no place beside its point is led to it.
+            if place.1 != pixel(point).1 {
+                canvas.path(vec![pixel(point), place], Paint::Muted, 2);
+            }
+            canvas.circle(pixel(point), 11, paint, !is_second_round(point.style));
             canvas.text(place, &name, anchor, Paint::Ink);
         }
     })
@@ -60,7 +64,7 @@ fn around((x, y): (i32, i32), half: i32) -> Taken {
 }
 
 /// The first free place for a text near a point: right or left of it, then higher and lower.
-fn beside((x, y): (i32, i32), width: i32, edge: i32, taken: &[Taken]) -> ((i32, i32), Anchor, Taken) {
+fn beside((x, y): (i32, i32), width: i32, (edge, top): (i32, i32), taken: &[Taken]) -> ((i32, i32), Anchor, Taken) {
     let half = TEXT as i32 / 2;
     let sides = |dy: i32| {
         [
@@ -68,10 +72,10 @@ fn beside((x, y): (i32, i32), width: i32, edge: i32, taken: &[Taken]) -> ((i32, 
             ((x - 24, y + dy), Anchor::End, (x - 24 - width, y + dy - half, x - 20, y + dy + half)),
         ]
     };
-    let places: Vec<((i32, i32), Anchor, Taken)> = [0, -26, 26, -52, 52, 78]
+    let places: Vec<((i32, i32), Anchor, Taken)> = [0, -28, 28, -56, 56, 84, 112]
         .into_iter()
         .flat_map(sides)
-        .filter(|place| place.2.0 >= 0 && place.2.2 <= edge)
+        .filter(|place| place.2.0 >= 0 && place.2.2 <= edge && place.2.1 >= top - 16)
         .collect();
     let overlaps = |a: &Taken, b: &Taken| a.0 < b.2 && b.0 < a.2 && a.1 < b.3 && b.1 < a.3;
     let free = places.iter().find(|(_, _, area)| !taken.iter().any(|other| overlaps(area, other)));

@@ -1,3 +1,5 @@
+#![expect(clippy::float_cmp, reason = "these values are exact in floating point")]
+
 use proptest::prelude::*;
 
 use super::*;
@@ -53,17 +55,18 @@ fn codebooks_are_those_of_lloyd_and_max() {
 
 #[test]
 fn the_product_variant_costs_a_bit() {
-    for (bits, expected) in [(1, 1.5708), (2, 0.5708), (3, 0.18454), (4, 0.05427)] {
+    for (bits, expected) in [(1, std::f64::consts::FRAC_PI_2), (2, 0.5708), (3, 0.18454), (4, 0.05427)] {
         assert!(near(turboquant_product_distortion(bits, Density::Gaussian), expected, 4), "{bits}");
     }
 }
 
-/// Errors of 20,000 random vectors: relative error, what is left of the vector along itself, and both with the norm
-/// corrected, against the exact `D`, `1 - D`, `2 - 2 sqrt(1 - D)`.
+/// Errors of 20,000 random vectors: relative error and what is left of the vector along itself against the exact `D` and
+/// `1 - D`; with the norm corrected, against a `NumPy` simulation of 160,000 vectors with a codebook of its own. Three
+/// standard deviations of the errors are 0.8%.
 #[test]
 fn random_vectors_come_back_with_the_exact_distortion() {
     let dim = 64;
-    for bits in [2, 4] {
+    for (bits, simulated) in [(2, 0.116_508), (4, 0.008_821)] {
         let quantizer = turboquant(bits, dim, 7);
         let exact = turboquant_distortion(bits, dim);
         let mut rng = Rng::new(3);
@@ -85,11 +88,9 @@ fn random_vectors_come_back_with_the_exact_distortion() {
             corrected += relative_error(&vector, &decoded);
         }
         let mean = |sum: f64| sum / f64::from(count);
-        assert!((mean(error) / exact - 1.0).abs() < 0.005, "{bits}: {} {exact}", mean(error));
+        assert!((mean(error) / exact - 1.0).abs() < 0.008, "{bits}: {} {exact}", mean(error));
         assert!((mean(along) - (1.0 - exact)).abs() < 0.001, "{bits}: {}", mean(along));
-        // The closed form leaves out that norms vary, which is worth 1 to 2% at this width; correcting them helps.
-        let ratio = mean(corrected) / (2.0 - 2.0 * (1.0 - exact).sqrt());
-        assert!((0.97..1.0).contains(&ratio), "{bits}: {ratio}");
+        assert!((mean(corrected) / simulated - 1.0).abs() < 0.008, "{bits}: {}", mean(corrected));
     }
 }
 
