@@ -10,7 +10,7 @@
 -- column usd_per_mtok_total: US dollars per million tokens read or written.
 -- column usd_per_mtok_input: US dollars per million prompt tokens.
 -- column usd_per_mtok_output: US dollars per million output tokens.
--- column usd_per_mtok_output_saturated: US dollars per million output tokens if requests came just as fast as they can be served.
+-- column usd_per_mtok_output_saturated: The same per million output tokens if requests came as fast as they are served.
 -- column usd_total: US dollars of the whole replay.
 -- column price_certainty: How well the price is known.
 -- column price_source: Where the price comes from.

@@ -9,7 +9,7 @@
 -- column better: Which direction is better: higher, lower or neither.
 -- column baseline_value: The baseline's figure, in the same unit.
 -- column change_ratio: Change against the baseline; -0.25 is a quarter less.
--- column effect: better or worse than the baseline, or same within 0.05%; null where the direction or a figure is unknown.
+-- column effect: better, worse, or same within 0.05%; null where the direction or a figure is unknown.
 -- column certainty: The least certain input that the figure depends on.
 -- column numerator: What is divided; null for figures that are no quotient.
 -- column denominator: By what.

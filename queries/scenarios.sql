@@ -17,7 +17,7 @@
 -- column weight_dtype: Number format of the weights.
 -- column prices: The price book.
 -- column seed: Seed of everything random.
--- column offered_load_ratio: Busy time that the requests ask for, divided by the trace's span; above 1 the queue only grows.
+-- column offered_load_ratio: Busy time that the requests ask for over the trace's span; above 1 the queue grows.
 -- column certainty: The least certain input of the scenario.
 -- column run_id: The run.
 SELECT

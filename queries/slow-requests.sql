@@ -6,7 +6,7 @@
 -- column rank: 1 for the longest wait.
 -- column request_id: The request.
 -- column worst_wait_ms: The longer of the time to first token and the largest gap between two tokens, ms.
--- column cause: preempted, queued (most of the time to first token), prefill, or gap (a gap is longer than the time to first token).
+-- column cause: preempted, queued (most of the time to first token), prefill, or gap (one exceeds it).
 -- column queue_ms: From arrival to first admission, ms.
 -- column ttft_ms: From arrival to the first token, ms.
 -- column max_itl_ms: Largest gap between two tokens, ms.

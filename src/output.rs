@@ -1,7 +1,7 @@
 //! The one place that prints: result batches as tables, text formats and Parquet.
 //!
-//! Standard output carries data only; everything else goes to standard error. A reader that goes away ends the output in
-//! silence ([`Outcome::Closed`]).
+//! Standard output carries data only; everything else goes to standard error. A reader that goes away ends the output
+//! in silence ([`Outcome::Closed`]).
 //!
 //! # Numbers
 //!

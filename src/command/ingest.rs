@@ -18,6 +18,7 @@ pub struct Args {
     /// The store to read into; made if missing
     #[arg(long, value_name = "STORE")]
     pub into: PathBuf,
+    /// How the files are read
     #[command(flatten)]
     pub reading: Reading,
 }

@@ -1,6 +1,7 @@
 //! `kvtoll replay`: stored requests under policies, on machines.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use arrow::array::{Array, AsArray, BooleanArray, RecordBatch};
@@ -30,6 +31,7 @@ const ERROR_STEPS: u32 = 32;
 pub struct Args {
     /// The store
     pub store: PathBuf,
+    /// What to replay
     #[command(flatten)]
     pub wanted: Wanted,
 }
@@ -190,13 +192,12 @@ fn resolve(store: &Store, specs: &[Spec]) -> Result<(Vec<Source>, Vec<Scenario>)
     for spec in specs {
         let captured = spec.mode.as_deref() == Some("captured");
         let source = choose(&available, spec.workload.as_deref(), captured)?;
-        let index = match numbers.get(&source.id) {
-            Some(&index) => index,
-            None => {
-                sources.push(load(store, source)?);
-                numbers.insert(source.id, sources.len() - 1);
-                sources.len() - 1
-            }
+        let index = if let Some(&index) = numbers.get(&source.id) {
+            index
+        } else {
+            sources.push(load(store, source)?);
+            numbers.insert(source.id, sources.len() - 1);
+            sources.len() - 1
         };
         scenarios.push(spec.resolve(index)?);
     }
@@ -361,7 +362,11 @@ fn run_id(store: &Store, scenarios: &[Scenario]) -> Result<String> {
         hash.update(format!("{name:?} {is_baseline} {workload} {model:?} {} {machine:?} {mode:?} ", policy.name()));
         hash.update(format!("{rules:?} {rate:?} {parallel:?} {dtype:?} {prices:?} {seed}\n"));
     }
-    Ok(hash.finalize().iter().take(6).map(|byte| format!("{byte:02x}")).collect())
+    let mut id = String::new();
+    for byte in hash.finalize().iter().take(6) {
+        let _ = write!(id, "{byte:02x}");
+    }
+    Ok(id)
 }
 
 /// What each policy loses on each recording of the store.
@@ -378,7 +383,7 @@ fn recorded_errors(store: &Store, scenarios: &[Scenario]) -> Result<Vec<RecordBa
             match attention_error(&scenario.policy, recording, ERROR_STEPS) {
                 Ok(batch) => batches.push(batch),
                 Err(error) => {
-                    talk::warn(&format!("no error of `{name}` on the recording of {}: {error}", recording.model))
+                    talk::warn(&format!("no error of `{name}` on the recording of {}: {error}", recording.model));
                 }
             }
         }

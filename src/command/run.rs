@@ -22,8 +22,10 @@ pub struct Args {
     /// The HTML file; the JSON goes beside it
     #[arg(long, value_name = "PATH", default_value = "report.html")]
     pub output: PathBuf,
+    /// How the files are read
     #[command(flatten)]
     pub reading: ingest::Reading,
+    /// What to replay
     #[command(flatten)]
     pub wanted: Wanted,
 }

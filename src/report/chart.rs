@@ -1,8 +1,8 @@
 //! Charts as inline SVG, drawn by the SVG backend of plotters on canvases of our own layout.
 //!
 //! Three things about the backend shape this module. Its coordinates are whole pixels, so charts are drawn at twice the
-//! size at which they are shown, and the view box scales them. It draws NaN at the origin, so values that are not finite
-//! are left out before they come here. It knows no classes, so colours are the handles by which the style sheet adapts
+//! size at which they are shown, and the view box scales them. It draws NaN at the origin, so values that are not
+//! finite are left out. It knows no classes, so colours are the handles by which the style sheet adapts
 //! a chart to the theme: black is the foreground, and each other colour of [`Paint`] has a rule in the page.
 
 mod axis;

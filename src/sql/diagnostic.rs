@@ -25,7 +25,10 @@ pub(super) fn explain(sql: &str, error: &DataFusionError) -> Error {
         })
         .or_else(|| parser_place(&text));
     let mut message = lower(diagnostic.map_or(text.as_str(), |diagnostic| &diagnostic.message));
-    for note in diagnostic.iter().flat_map(|diagnostic| &diagnostic.notes) {
+    let helps = diagnostic.map(|diagnostic| diagnostic.helps.iter().map(|help| help.message.as_str()).collect());
+    let hint = advice(helps, &text);
+    // Where there is a suggestion, the longer list of candidates only hides it.
+    for note in diagnostic.iter().flat_map(|diagnostic| &diagnostic.notes).filter(|_| hint.is_none()) {
         let _ = write!(message, "\nnote: {}", lower(&note.message));
     }
     if let Some(excerpt) = place.and_then(|place| caret(sql, place)) {
@@ -38,10 +41,7 @@ pub(super) fn explain(sql: &str, error: &DataFusionError) -> Error {
         DataFusionError::ResourcesExhausted(_) => Error::run(message),
         _ => Error::usage(message),
     };
-    match advice(
-        diagnostic.map(|diagnostic| diagnostic.helps.iter().map(|help| help.message.as_str()).collect()),
-        &text,
-    ) {
+    match hint {
         Some(hint) => error.hint(hint),
         None => error,
     }
@@ -66,7 +66,7 @@ fn advice(helps: Option<Vec<&str>>, text: &str) -> Option<String> {
         return Some(helps.join("; "));
     }
     let found = text.split("Did you mean").nth(1)?;
-    let name = found.trim_matches(|c: char| c.is_whitespace() || "'?.:".contains(c));
+    let name = found.split('\'').nth(1)?;
     Some(format!("did you mean `{name}`?"))
 }
 

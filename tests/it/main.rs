@@ -1,5 +1,10 @@
 //! The integration tests: one binary, since each that links DataFusion costs seconds and hundreds of megabytes.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers of tests fail as tests do, and clippy allows only the tests themselves"
+)]
+
 mod bad_input;
 mod browser;
 mod command_line;

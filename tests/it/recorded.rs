@@ -1,4 +1,4 @@
-//! Policies on a real recording, against figures counted independently with `NumPy` over the same Parquet files: choose by
+//! Policies on a real recording, against figures counted independently with NumPy over the same Parquet files: choose by
 //! the recorded channel, add up the mass outside, and take the best set of the same size for the oracle.
 
 use std::path::Path;

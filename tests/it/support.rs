@@ -9,40 +9,35 @@ use kvtoll::sql;
 use kvtoll::store::Store;
 
 /// The repository.
-pub fn root() -> &'static Path {
+pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// A file of the repository.
-pub fn file(path: &str) -> String {
-    root().join(path).to_string_lossy().into_owned()
-}
-
 /// Runs `kvtoll` in the repository.
-pub fn kvtoll(args: &[&str]) -> Output {
+pub(crate) fn kvtoll(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_kvtoll")).args(args).current_dir(root()).output().expect("the binary starts")
 }
 
 /// Runs `kvtoll`, which must succeed, and gives its standard output.
-pub fn succeed(args: &[&str]) -> String {
+pub(crate) fn succeed(args: &[&str]) -> String {
     let output = kvtoll(args);
     assert!(output.status.success(), "kvtoll {args:?}: {}", stderr(&output));
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
 /// Standard error as text.
-pub fn stderr(output: &Output) -> String {
+pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 /// What the README's first command makes.
-pub struct Quickstart {
-    pub store: PathBuf,
-    pub report: PathBuf,
+pub(crate) struct Quickstart {
+    pub(crate) store: PathBuf,
+    pub(crate) report: PathBuf,
 }
 
 /// The results of the README's first command, made once per build: every test is a process of its own.
-pub fn quickstart() -> Quickstart {
+pub(crate) fn quickstart() -> Quickstart {
     let stamp = |path: &Path| {
         let modified = std::fs::metadata(path).and_then(|file| file.modified()).expect("a file");
         modified.duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_nanos()
@@ -72,13 +67,13 @@ pub fn quickstart() -> Quickstart {
 }
 
 /// Asks a store in SQL.
-pub fn ask(store: &Path, sql: &str) -> Vec<RecordBatch> {
+pub(crate) fn ask(store: &Path, sql: &str) -> Vec<RecordBatch> {
     let session = sql::session(&Store::open(store).expect("a store"), None).expect("a session");
     sql::query(&session, sql, &[]).unwrap_or_else(|error| panic!("{sql}: {error}"))
 }
 
 /// The only value of a query that gives one number.
-pub fn number(store: &Path, sql: &str) -> f64 {
+pub(crate) fn number(store: &Path, sql: &str) -> f64 {
     let batches = ask(store, sql);
     let column =
         batches.iter().find(|batch| batch.num_rows() > 0).unwrap_or_else(|| panic!("no rows: {sql}")).column(0).clone();
@@ -88,7 +83,7 @@ pub fn number(store: &Path, sql: &str) -> f64 {
 }
 
 /// A metric of the workload, or of a scenario by name.
-pub fn metric(store: &Path, scenario: Option<&str>, name: &str) -> f64 {
+pub(crate) fn metric(store: &Path, scenario: Option<&str>, name: &str) -> f64 {
     match scenario {
         None => number(store, &format!("SELECT value FROM metrics WHERE metric = '{name}' AND scenario_id IS NULL")),
         Some(scenario) => number(

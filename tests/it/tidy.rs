@@ -35,8 +35,7 @@ fn functions_stay_under_70_lines() {
         let lines: Vec<&str> = text.lines().collect();
         for (start, line) in lines.iter().enumerate() {
             let indent = line.len() - line.trim_start().len();
-            let is_function =
-                line.trim_start().split_whitespace().take(4).any(|word| word == "fn") && !line.contains("//");
+            let is_function = line.split_whitespace().take(4).any(|word| word == "fn") && !line.contains("//");
             if !is_function || line.trim_end().ends_with(';') {
                 continue;
             }

@@ -478,40 +478,34 @@ impl Instance<'_> {
         let Some(&(_, request)) = self.running.last() else { return true };
         let at = request as usize;
         let epoch = self.states[at].epoch;
-        let was_prefilling = match self.member(request, epoch) {
-            Some(member) => {
-                self.stop_decoding(member);
-                self.give_back(request, member.context, true);
-                self.states[at].prefill = self.workload.prompt[at] + self.states[at].generated;
-                false
-            }
-            None => {
-                self.prefilling.retain(|&other| other != request);
-                self.give_back(request, self.states[at].prefill, false);
-                true
-            }
-        };
+        let member = self.member(request, epoch);
+        if let Some(member) = member {
+            self.stop_decoding(member);
+            self.give_back(request, member.context, true);
+            self.states[at].prefill = self.workload.prompt[at] + self.states[at].generated;
+        } else {
+            self.prefilling.retain(|&other| other != request);
+            self.give_back(request, self.states[at].prefill, false);
+        }
         self.preempted = true;
         self.outcome.served[at].preemptions += 1;
         self.waiting.push_front(request);
-        was_prefilling
+        member.is_none()
     }
 
     /// Adds a stretch, with the memory as it stands before those who finished leave.
-    fn record(&mut self, stretch: Stretch) {
+    fn record(&mut self, mut stretch: Stretch) {
         self.preempted = false;
+        stretch.instance = self.number;
+        stretch.held_bytes = self.memory.held();
+        stretch.resident_bytes = self.memory.resident();
+        stretch.waiting_requests = self.waiting.len() as u32;
         let longest = stretch.first_ns.max(stretch.last_ns).round() as i64;
         while self.peaks.last().is_some_and(|&(_, peak)| peak <= longest) {
             self.peaks.pop();
         }
         self.peaks.push((self.outcome.stretches.len(), longest));
-        self.outcome.stretches.push(Stretch {
-            instance: self.number,
-            held_bytes: self.memory.held(),
-            resident_bytes: self.memory.resident(),
-            waiting_requests: self.waiting.len() as u32,
-            ..stretch
-        });
+        self.outcome.stretches.push(stretch);
     }
 }
 

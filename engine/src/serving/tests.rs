@@ -9,6 +9,7 @@ use crate::test_kit::{toy_plan, toy_workload};
 
 /// A request of the slow replay.
 #[derive(Debug, Clone, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "plain flags keep the slow replay easy to check by eye")]
 struct Slow {
     prefill: u32,
     done: u32,
