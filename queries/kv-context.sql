@@ -2,7 +2,7 @@
 -- column model: The model.
 -- column policy: The policy stack.
 -- column context_tokens: Tokens of context.
--- column kv_bytes: KV of one request, bytes; windows count, what a policy drops by a budget is not taken off.
+-- column kv_bytes: KV of one request whose prompt is as long as the context, once it is prefilled, bytes.
 -- column bytes_per_token: The same per token of context, bytes.
 -- column model_kv_bytes: KV of the same context in bf16 without a policy, bytes.
 WITH lengths (context_tokens) AS (
@@ -15,10 +15,13 @@ contexts AS (
 grown AS (
   SELECT
     m.model, m.policy, c.context_tokens,
-    sum(m.layers * m.token_bytes * least(c.context_tokens, coalesce(m.window_tokens, c.context_tokens)))
-      AS kv_bytes,
-    sum(m.layers * m.model_token_bytes * least(c.context_tokens, coalesce(m.window_tokens, c.context_tokens)))
-      AS model_kv_bytes
+    sum(m.layers * m.token_bytes * CAST(least(
+      c.context_tokens, coalesce(m.window_tokens, c.context_tokens), coalesce(m.budget_tokens, c.context_tokens),
+      coalesce(ceil(c.context_tokens * m.budget_ratio), c.context_tokens)
+    ) AS BIGINT UNSIGNED)) AS kv_bytes,
+    sum(m.layers * m.model_token_bytes * least(
+      c.context_tokens, CASE WHEN m.attention = 'sliding' THEN m.window_tokens ELSE c.context_tokens END
+    )) AS model_kv_bytes
   FROM models m CROSS JOIN contexts c
   GROUP BY m.model, m.policy, c.context_tokens
 )

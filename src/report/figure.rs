@@ -288,7 +288,7 @@ fn pair(value: &Value) -> Result<(String, String)> {
 
 /// The parts that have a colour of their own: what they are called, the hue, and whether it is pale. Memory is blue and
 /// vermillion, movement purple, arithmetic green.
-const PARTS: [(&str, &str, Option<usize>, bool); 11] = [
+const PARTS: [(&str, &str, Option<usize>, bool); 12] = [
     ("kv_read", "KV read", Some(0), false),
     ("weight_read", "weight read", Some(0), true),
     ("tier_fetch", "tier fetch", Some(1), false),
@@ -299,6 +299,7 @@ const PARTS: [(&str, &str, Option<usize>, bool); 11] = [
     ("overhead", "overhead", None, true),
     ("busy_ratio", "working", Some(2), false),
     ("waiting_ratio", "waiting for data", Some(0), false),
+    ("policy_ratio", "policy work", Some(2), true),
     ("overhead_ratio", "overhead", None, true),
 ];
 

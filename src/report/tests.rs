@@ -1,5 +1,3 @@
-use std::fs;
-
 use super::*;
 use crate::sql::fixture;
 
@@ -8,17 +6,6 @@ const OPTIONS: Options<'_> = Options { title: "KV report", command: "kvtoll repl
 fn report(name: &str) -> Report {
     let folder = tempfile::tempdir().unwrap();
     render(&fixture::session(folder.path(), name), OPTIONS).unwrap()
-}
-
-/// Writes the page where `KVTOLL_REPORT_OUT` says, to look at it.
-#[test]
-fn the_page_can_be_looked_at() {
-    let Ok(folder) = std::env::var("KVTOLL_REPORT_OUT") else { return };
-    let report = report("fp8 KV");
-    fs::write(format!("{folder}/report.html"), report.html).unwrap();
-    fs::write(format!("{folder}/report.json"), report.json).unwrap();
-    let empty = render(&fixture::empty(), OPTIONS).unwrap();
-    fs::write(format!("{folder}/empty.html"), empty.html).unwrap();
 }
 
 #[test]

@@ -425,6 +425,8 @@ fn write_provenance(folder: &Path, scenarios: &[Scenario<'_>]) {
             "full",
             8u32,
             None::<u32>,
+            None::<u32>,
+            None::<f64>,
             s.4 / 80,
             4096u64,
             "bf16",

@@ -89,10 +89,12 @@ definitions! {
     "kv_bytes_per_token", "bytes", "lower", ""/"", "KV bytes that one more token adds to a long context under this policy, without replicas.";
     "kv_read_bytes_per_output_token", "bytes", "lower", "KV read"/"output tokens", "KV bytes read, prefill included, per output token.";
     "delivered_memory_ratio", "ratio", "higher", "bytes moved in main memory"/"peak bandwidth times step time", "Share of peak memory bandwidth delivered while steps ran.";
-    "p50_request_kv_bytes", "bytes", "lower", ""/"", "Median over requests of KV held at the end, in whole blocks.";
+    "p50_request_kv_bytes", "bytes", "lower", ""/"", "Median over requests of the most KV held at a time, in whole blocks: a policy that selects holds the whole prompt until it is prefilled.";
     "p99_request_kv_bytes", "bytes", "lower", ""/"", "99th percentile of the same.";
-    "sessions_p50", "requests", "higher", "KV capacity"/"p50_request_kv_bytes", "Requests of median size that fit at a time, all instances.";
-    "sessions_p99", "requests", "higher", "KV capacity"/"p99_request_kv_bytes", "Requests of 99th-percentile size that fit at a time, all instances.";
+    "sessions_p50", "requests", "higher", "KV capacity"/"p50_request_kv_bytes", "Requests of median peak size that fit at a time, all instances.";
+    "sessions_p99", "requests", "higher", "KV capacity"/"p99_request_kv_bytes", "Requests of 99th-percentile peak size that fit at a time, all instances.";
+    "sessions_steady_p50", "requests", "higher", "KV capacity"/"median KV held at the end", "Requests that fit at a time while all of them decode, by their median size at the end.";
+    "sessions_steady_p99", "requests", "higher", "KV capacity"/"99th percentile of KV held at the end", "The same by the 99th percentile of sizes.";
     "lost_mass_ratio", "ratio", "lower", "softmax mass on dropped tokens"/"softmax mass", "Mean over steps, layers and heads of the recordings of the mass that the policy drops.";
     "output_error_ratio", "ratio", "lower", "expected error of the attention output"/"its norm", "Mean over the recordings of the error by quantization.";
 }
@@ -246,18 +248,27 @@ fn capacity(scenario: &Scenario, found: &Found, workload: &Workload, put: &mut P
     let grows = |group: &&crate::policy::Group| group.keep.total.is_none();
     let per_token = found.shape.groups.iter().filter(grows).map(|group| u64::from(group.layers) * group.token_bytes);
     put("kv_bytes_per_token", Some(per_token.sum::<u64>() as f64), model);
-    let footprint = |at: usize| {
+    let steady = |at: usize| {
         let context = workload.prompt[at].saturating_add(workload.output[at].saturating_sub(1));
         found.plan.footprint(workload.prompt[at], context, true) as i64
     };
-    let mut footprints: Vec<i64> = (0..workload.len()).map(footprint).collect();
-    footprints.sort_unstable();
+    let peak = |at: usize| steady(at).max(found.plan.footprint(workload.prompt[at], workload.prompt[at], false) as i64);
+    let sorted = |of: &dyn Fn(usize) -> i64| {
+        let mut sizes: Vec<i64> = (0..workload.len()).map(of).collect();
+        sizes.sort_unstable();
+        sizes
+    };
+    let (peaks, ends) = (sorted(&peak), sorted(&steady));
     for (name, sessions, ratio) in
         [("p50_request_kv_bytes", "sessions_p50", 0.5), ("p99_request_kv_bytes", "sessions_p99", 0.99)]
     {
-        let size = of_sorted(&footprints, ratio).map(|bytes| bytes as f64);
+        let size = of_sorted(&peaks, ratio).map(|bytes| bytes as f64);
         put(name, size, model);
         put(sessions, size.filter(|&size| size > 0.0).map(|size| (bytes / size).floor()), memory);
+    }
+    for (name, ratio) in [("sessions_steady_p50", 0.5), ("sessions_steady_p99", 0.99)] {
+        let size = of_sorted(&ends, ratio).filter(|&size| size > 0);
+        put(name, size.map(|size| (bytes / size as f64).floor()), memory);
     }
 }
 

@@ -12,6 +12,7 @@ use super::{Found, Mode, Scenario, Source, demand, usage};
 use crate::error::Result;
 use crate::machine::parameters;
 use crate::model::{Attention, Certainty, WeightDtype};
+use crate::policy::Budget;
 use crate::schema::result::{
     ATTENTION_ERROR, DEMAND, LINK_USAGE, MACHINES, METRIC_DEFS, METRICS, MODELS, PRICES, QUANTILES, REQUEST_COSTS,
     SCENARIOS, STEP_COSTS, TIER_USAGE, TIERS,
@@ -428,10 +429,15 @@ fn models(done: &[(u32, &Scenario, &Found)]) -> Result<RecordBatch> {
     for (_, scenario, found) in done {
         let model = &scenario.model;
         for (at, group) in found.shape.groups.iter().enumerate() {
-            let (attention, window) = match group.kv.attention {
-                Attention::Full => ("full", None),
-                Attention::Sliding { window } => ("sliding", Some(window)),
-                Attention::Mla => ("mla", None),
+            let attention = match group.kv.attention {
+                Attention::Full => "full",
+                Attention::Sliding { .. } => "sliding",
+                Attention::Mla => "mla",
+            };
+            let (tokens, ratio) = match group.keep.prompt {
+                None => (None, None),
+                Some(Budget::Tokens(tokens)) => (Some(tokens), None),
+                Some(Budget::Ratio(ratio)) => (None, Some(ratio)),
             };
             let layer = &model.groups[group.model_group];
             let weights =
@@ -443,7 +449,9 @@ fn models(done: &[(u32, &Scenario, &Found)]) -> Result<RecordBatch> {
                 group.layers.into(),
                 attention.into(),
                 group.kv.kv_heads.into(),
-                window.or(group.keep.total).into(),
+                group.keep.total.into(),
+                tokens.into(),
+                ratio.into(),
                 group.token_bytes.into(),
                 group.kv.bf16_bytes().into(),
                 group.format.clone().into(),
@@ -507,7 +515,7 @@ fn prices(done: &[(u32, &Scenario, &Found)]) -> Result<RecordBatch> {
         let certainty = known.iter().map(|sourced| sourced.certainty).min().unwrap_or(Certainty::Assumed);
         rows.push(vec![
             scenario.prices.name.clone().into(),
-            scenario.machine.preset.clone().into(),
+            scenario.machine.name.clone().into(),
             usd.as_ref().map(|sourced| sourced.value).into(),
             watts.as_ref().map(|sourced| sourced.value).into(),
             source.into(),
