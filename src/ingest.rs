@@ -20,6 +20,7 @@ mod mooncake;
 mod paths;
 mod problem;
 mod recording;
+mod requests;
 mod sink;
 mod source;
 mod time;

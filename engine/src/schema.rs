@@ -147,6 +147,7 @@ pub static ALL: &[&Table] = &[
     &canonical::REJECTS,
     &canonical::RECORDINGS,
     &canonical::REQUESTS,
+    &canonical::CONTEXT_SEGMENTS,
     &canonical::STEPS,
     &canonical::ATTENTION,
     &canonical::PREFILL_SCORES,

@@ -15,19 +15,11 @@
 //! more, and a number of ids that does not fit the length. Rows in which nothing was generated are kept with the status
 //! `no_output`. Keys beyond the four are counted and not kept.
 
-use std::sync::Arc;
-
-use arrow::array::{
-    ArrayBuilder, ArrayRef, Int64Builder, ListBuilder, RecordBatch, StringArray, UInt32Array, UInt32Builder,
-    UInt64Array, UInt64Builder,
-};
-use arrow::datatypes::Schema;
 use engine::error::{Error, Result};
-use engine::schema::canonical::REQUESTS;
-use engine::schema::list_u64;
 
 use super::json::{Scan, bad_at, named};
 use super::problem::{Bad, Problem};
+use super::requests::{Request, Requests};
 use super::sink::{Event, Severity, Sink};
 use super::source::{Body, Input, Line};
 use super::time::{TimeUnit, decimal_ns};
@@ -45,12 +37,6 @@ pub(super) static FORMAT: Format = Format {
 
 /// Tokens of a block, by the format.
 const BLOCK: u32 = 512;
-
-/// The most rows of a batch.
-const ROWS: usize = 64 << 10;
-
-/// The most block ids of a batch: a batch of long prompts is as large as one of short prompts.
-const IDS: usize = 1 << 20;
 
 const KEYS: [&str; 4] = ["timestamp", "input_length", "output_length", "hash_ids"];
 
@@ -116,10 +102,9 @@ fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
     if block == 0 {
         return Err(Error::usage("expected blocks of at least one token, found 0"));
     }
-    let mut batch = Batch::new();
+    let mut requests = Requests::new();
     let mut ids: Vec<u64> = Vec::new();
     let mut latest = i64::MIN;
-    let mut next_id = 0;
     while let Some(line) = lines.next_line()? {
         if line.is_blank() {
             sink.log(EMPTY_LINE, "an empty line was skipped", Some(line.number), Some(line.offset));
@@ -133,15 +118,19 @@ fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
             Ok(row) => {
                 log_row(sink, line, row, latest, &unknown);
                 latest = row.arrival_ns;
-                batch.push(next_id, row, &ids);
-                next_id += 1;
-                if batch.ids.len() >= ROWS || batch.hashes.values().len() >= IDS {
-                    sink.push(&REQUESTS, batch.take(sink.source_id(), block)?)?;
-                }
+                let request = Request {
+                    arrival_ns: Some(row.arrival_ns),
+                    prompt_tokens: row.input,
+                    output_tokens: row.output,
+                    block_tokens: Some(block),
+                    block_hashes: Some(&ids),
+                    ..Request::default()
+                };
+                requests.push(&request, &[], sink)?;
             }
         }
     }
-    sink.push(&REQUESTS, batch.take(sink.source_id(), block)?)?;
+    requests.flush(sink)?;
     Ok(Settings {
         time_unit: Some(unit.name()),
         clock: Some("trace_start"),
@@ -280,60 +269,6 @@ fn list(scan: &mut Scan<'_>, block: u32, ids: &mut Vec<u64>) -> std::result::Res
         if !scan.take(b',') {
             return scan.expect(b']', "`,` or `]`");
         }
-    }
-}
-
-/// Rows on their way into a record batch.
-struct Batch {
-    ids: UInt64Builder,
-    arrival: Int64Builder,
-    prompt: UInt32Builder,
-    output: UInt32Builder,
-    status: Vec<&'static str>,
-    hashes: ListBuilder<UInt64Builder>,
-}
-
-impl Batch {
-    fn new() -> Self {
-        Self {
-            ids: UInt64Builder::new(),
-            arrival: Int64Builder::new(),
-            prompt: UInt32Builder::new(),
-            output: UInt32Builder::new(),
-            status: Vec::new(),
-            hashes: list_u64(),
-        }
-    }
-
-    fn push(&mut self, id: u64, row: Row, hashes: &[u64]) {
-        self.ids.append_value(id);
-        self.arrival.append_value(row.arrival_ns);
-        self.prompt.append_value(row.input);
-        self.output.append_value(row.output);
-        self.status.push(if row.output == 0 { "no_output" } else { "ok" });
-        self.hashes.values().append_slice(hashes);
-        self.hashes.append(true);
-    }
-
-    /// The rows so far, leaving none.
-    fn take(&mut self, source_id: u32, block: u32) -> Result<RecordBatch> {
-        let ids: UInt64Array = self.ids.finish();
-        let rows = ids.len();
-        let columns: Vec<(&str, ArrayRef)> = vec![
-            ("request_id", Arc::new(ids)),
-            ("source_id", Arc::new(UInt32Array::from_value(source_id, rows))),
-            ("arrival_ns", Arc::new(self.arrival.finish())),
-            ("prompt_tokens", Arc::new(self.prompt.finish())),
-            ("output_tokens", Arc::new(self.output.finish())),
-            ("block_tokens", Arc::new(UInt32Array::from_value(block, rows))),
-            ("block_hashes", Arc::new(self.hashes.finish())),
-            ("status", Arc::new(StringArray::from_iter_values(std::mem::take(&mut self.status)))),
-        ];
-        let wanted = REQUESTS.arrow();
-        let fields: std::result::Result<Vec<_>, _> =
-            columns.iter().map(|(name, _)| wanted.field_with_name(name).cloned()).collect();
-        let columns = columns.into_iter().map(|(_, column)| column).collect();
-        Ok(RecordBatch::try_new(Arc::new(Schema::new(fields?)), columns)?)
     }
 }
 

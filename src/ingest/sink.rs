@@ -102,6 +102,8 @@ pub struct Sink<'a> {
     rows_in: u64,
     rows_rejected: u64,
     tables: BTreeMap<&'static str, u64>,
+    /// Rows that are not rows of the file.
+    details: BTreeMap<&'static str, u64>,
     /// The first bad rows, as they are shown.
     shown: Vec<String>,
     rejects: Vec<Vec<Cell>>,
@@ -127,6 +129,7 @@ impl<'a> Sink<'a> {
             rows_in: 0,
             rows_rejected: 0,
             tables: BTreeMap::new(),
+            details: BTreeMap::new(),
             shown: Vec::new(),
             rejects: Vec::new(),
             log: Vec::new(),
@@ -147,6 +150,15 @@ impl<'a> Sink<'a> {
     pub(super) fn push(&mut self, table: &'static Table, batch: RecordBatch) -> Result<()> {
         if batch.num_rows() > 0 {
             *self.tables.entry(table.name).or_default() += batch.num_rows() as u64;
+            self.send(table, batch)?;
+        }
+        Ok(())
+    }
+
+    /// Hands on rows that describe rows which are counted already, such as the segments of a request.
+    pub(super) fn push_detail(&mut self, table: &'static Table, batch: RecordBatch) -> Result<()> {
+        if batch.num_rows() > 0 {
+            *self.details.entry(table.name).or_default() += batch.num_rows() as u64;
             self.send(table, batch)?;
         }
         Ok(())
@@ -222,7 +234,8 @@ impl<'a> Sink<'a> {
             ))
             .hint("this is a bug in the adapter; please report it"));
         }
-        let tables = schema::ALL.iter().filter_map(|table| Some((table.name, *self.tables.get(table.name)?))).collect();
+        let rows_of = |table: &&Table| self.tables.get(table.name).or_else(|| self.details.get(table.name)).copied();
+        let tables = schema::ALL.iter().filter_map(|table| Some((table.name, rows_of(table)?))).collect();
         Ok(Counts { rows_in: self.rows_in, rows_out, rows_rejected: self.rows_rejected, tables, log: self.log })
     }
 

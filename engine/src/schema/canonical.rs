@@ -118,6 +118,26 @@ pub static REQUESTS: Table = Table {
     ],
 };
 
+/// What a request's context is made of.
+pub static CONTEXT_SEGMENTS: Table = Table {
+    name: "context_segments",
+    doc: "a piece of a request's context, in order",
+    scope: Scope::Store,
+    columns: &[
+        known("request_id", U64, "", "The request."),
+        known("position", U32, "", "Place in the context, from 0."),
+        maybe("segment_id", Text, "", "Name of the content; equal names within a source mean equal content."),
+        known(
+            "kind",
+            Text,
+            "",
+            "system, tools, memory_index, topic, user, assistant, thinking, tool_use, tool_result, passage, history, summary or unknown.",
+        ),
+        known("tokens", U32, "tokens", "Length."),
+        maybe("born_turn", U32, "", "Turn in which it entered the context, from 0."),
+    ],
+};
+
 /// Captured steps.
 pub static STEPS: Table = Table {
     name: "steps",

@@ -1,0 +1,218 @@
+//! Rows of `requests` and `context_segments` on their way into record batches, for any adapter.
+
+use std::sync::Arc;
+
+use arrow::array::{
+    ArrayRef, Int64Builder, ListBuilder, RecordBatch, StringBuilder, UInt32Array, UInt32Builder, UInt64Builder,
+};
+use engine::error::Result;
+use engine::schema::canonical::{CONTEXT_SEGMENTS, REQUESTS};
+use engine::schema::{list_u32, list_u64};
+
+use super::sink::Sink;
+
+/// The most rows of a batch.
+const ROWS: usize = 64 << 10;
+
+/// The most list entries of a batch: a batch of long prompts is as large as one of short prompts.
+const ENTRIES: usize = 1 << 20;
+
+/// One request, as an adapter knows it; what it does not know is `None`.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Request<'a> {
+    pub(super) source_key: Option<&'a str>,
+    pub(super) session_id: Option<&'a str>,
+    pub(super) turn: Option<u32>,
+    /// Local id of an earlier request of the same source.
+    pub(super) parent: Option<u64>,
+    pub(super) tenant: Option<&'a str>,
+    pub(super) model: Option<&'a str>,
+    pub(super) kind: Option<&'a str>,
+    pub(super) arrival_ns: Option<i64>,
+    pub(super) delay_ns: Option<i64>,
+    pub(super) prompt_tokens: u32,
+    pub(super) output_tokens: u32,
+    pub(super) block_tokens: Option<u32>,
+    pub(super) block_hashes: Option<&'a [u64]>,
+    /// The status if it is neither `ok` nor `no_output`, which follow from the output.
+    pub(super) status: Option<&'a str>,
+    pub(super) prompt_token_ids: Option<&'a [u32]>,
+    pub(super) output_token_ids: Option<&'a [u32]>,
+    pub(super) measured_ttft_ns: Option<i64>,
+    pub(super) measured_tpot_ns: Option<i64>,
+    pub(super) measured_e2e_ns: Option<i64>,
+    pub(super) measured_hit_tokens: Option<u32>,
+}
+
+/// A piece of a request's context.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Segment<'a> {
+    pub(super) segment_id: Option<&'a str>,
+    pub(super) kind: &'a str,
+    pub(super) tokens: u32,
+    pub(super) born_turn: Option<u32>,
+}
+
+/// Builders of `requests`; ids count from 0 within the source.
+pub(super) struct Requests {
+    next: u64,
+    ids: UInt64Builder,
+    texts: [StringBuilder; 5],
+    status: StringBuilder,
+    turn: UInt32Builder,
+    parent: UInt64Builder,
+    times: [Int64Builder; 5],
+    prompt: UInt32Builder,
+    output: UInt32Builder,
+    block_tokens: UInt32Builder,
+    hit: UInt32Builder,
+    hashes: ListBuilder<UInt64Builder>,
+    token_ids: [ListBuilder<UInt32Builder>; 2],
+    entries: usize,
+    segments: Segments,
+}
+
+/// Builders of `context_segments`.
+struct Segments {
+    request: UInt64Builder,
+    position: UInt32Builder,
+    id: StringBuilder,
+    kind: StringBuilder,
+    tokens: UInt32Builder,
+    born: UInt32Builder,
+}
+
+impl Requests {
+    pub(super) fn new() -> Self {
+        Self {
+            next: 0,
+            ids: UInt64Builder::new(),
+            texts: std::array::from_fn(|_| StringBuilder::new()),
+            status: StringBuilder::new(),
+            turn: UInt32Builder::new(),
+            parent: UInt64Builder::new(),
+            times: std::array::from_fn(|_| Int64Builder::new()),
+            prompt: UInt32Builder::new(),
+            output: UInt32Builder::new(),
+            block_tokens: UInt32Builder::new(),
+            hit: UInt32Builder::new(),
+            hashes: list_u64(),
+            token_ids: [list_u32(), list_u32()],
+            entries: 0,
+            segments: Segments {
+                request: UInt64Builder::new(),
+                position: UInt32Builder::new(),
+                id: StringBuilder::new(),
+                kind: StringBuilder::new(),
+                tokens: UInt32Builder::new(),
+                born: UInt32Builder::new(),
+            },
+        }
+    }
+
+    /// Adds a request and hands a full batch on; gives the request's local id.
+    pub(super) fn push(&mut self, request: &Request<'_>, segments: &[Segment<'_>], sink: &mut Sink<'_>) -> Result<u64> {
+        let id = self.next;
+        self.next += 1;
+        self.ids.append_value(id);
+        let texts = [request.source_key, request.session_id, request.tenant, request.model, request.kind];
+        for (builder, text) in self.texts.iter_mut().zip(texts) {
+            builder.append_option(text);
+        }
+        let plain = if request.output_tokens == 0 { "no_output" } else { "ok" };
+        self.status.append_value(request.status.unwrap_or(plain));
+        self.turn.append_option(request.turn);
+        self.parent.append_option(request.parent);
+        let times = [
+            request.arrival_ns,
+            request.delay_ns,
+            request.measured_ttft_ns,
+            request.measured_tpot_ns,
+            request.measured_e2e_ns,
+        ];
+        for (builder, time) in self.times.iter_mut().zip(times) {
+            builder.append_option(time);
+        }
+        self.prompt.append_value(request.prompt_tokens);
+        self.output.append_value(request.output_tokens);
+        self.block_tokens.append_option(request.block_tokens);
+        self.hit.append_option(request.measured_hit_tokens);
+        self.entries += segments.len();
+        if let Some(hashes) = request.block_hashes {
+            self.hashes.values().append_slice(hashes);
+            self.entries += hashes.len();
+        }
+        self.hashes.append(request.block_hashes.is_some());
+        for (builder, ids) in self.token_ids.iter_mut().zip([request.prompt_token_ids, request.output_token_ids]) {
+            builder.values().append_slice(ids.unwrap_or_default());
+            builder.append(ids.is_some());
+            self.entries += ids.map_or(0, <[u32]>::len);
+        }
+        self.segments.push(id, segments);
+        if self.prompt.values_slice().len() >= ROWS || self.entries >= ENTRIES {
+            self.flush(sink)?;
+        }
+        Ok(id)
+    }
+
+    /// Hands on what is left.
+    pub(super) fn flush(&mut self, sink: &mut Sink<'_>) -> Result<()> {
+        let rows = self.prompt.values_slice().len();
+        let source_ids = UInt32Array::from_value(sink.source_id(), rows);
+        let [source_key, session_id, tenant, model, kind] = self.texts.each_mut().map(|text| text.finish());
+        let [arrival, delay, ttft, tpot, e2e] = self.times.each_mut().map(|time| time.finish());
+        let [prompt_ids, output_ids] = self.token_ids.each_mut().map(|ids| ids.finish());
+        let columns: Vec<ArrayRef> = vec![
+            Arc::new(self.ids.finish()),
+            Arc::new(source_ids),
+            Arc::new(source_key),
+            Arc::new(session_id),
+            Arc::new(self.turn.finish()),
+            Arc::new(self.parent.finish()),
+            Arc::new(tenant),
+            Arc::new(model),
+            Arc::new(kind),
+            Arc::new(arrival),
+            Arc::new(delay),
+            Arc::new(self.prompt.finish()),
+            Arc::new(self.output.finish()),
+            Arc::new(self.block_tokens.finish()),
+            Arc::new(self.hashes.finish()),
+            Arc::new(self.status.finish()),
+            Arc::new(prompt_ids),
+            Arc::new(output_ids),
+            Arc::new(ttft),
+            Arc::new(tpot),
+            Arc::new(e2e),
+            Arc::new(self.hit.finish()),
+        ];
+        self.entries = 0;
+        sink.push(&REQUESTS, RecordBatch::try_new(REQUESTS.arrow(), columns)?)?;
+        self.segments.flush(sink)
+    }
+}
+
+impl Segments {
+    fn push(&mut self, request: u64, segments: &[Segment<'_>]) {
+        for (position, segment) in (0..).zip(segments) {
+            self.request.append_value(request);
+            self.position.append_value(position);
+            self.id.append_option(segment.segment_id);
+            self.kind.append_value(segment.kind);
+            self.tokens.append_value(segment.tokens);
+            self.born.append_option(segment.born_turn);
+        }
+    }
+
+    fn flush(&mut self, sink: &mut Sink<'_>) -> Result<()> {
+        let columns: Vec<ArrayRef> = vec![
+            Arc::new(self.request.finish()),
+            Arc::new(self.position.finish()),
+            Arc::new(self.id.finish()),
+            Arc::new(self.kind.finish()),
+            Arc::new(self.tokens.finish()),
+            Arc::new(self.born.finish()),
+        ];
+        sink.push_detail(&CONTEXT_SEGMENTS, RecordBatch::try_new(CONTEXT_SEGMENTS.arrow(), columns)?)
+    }
+}
