@@ -12,8 +12,8 @@
 -- column usd_per_mtok_output: US dollars per million output tokens.
 -- column usd_per_mtok_output_saturated: The same per million output tokens if requests came as fast as they are served.
 -- column usd_total: US dollars of the whole replay.
--- column price_certainty: How well the price is known.
--- column price_source: Where the price comes from.
+-- column price_certainty: How well the price is known; assumed for a machine with variations.
+-- column price_source: Where the price comes from; a machine with variations has the price of its preset.
 WITH wide AS (
   SELECT
     s.scenario_id, s.name AS scenario, s.prices, s.machine, s.accelerators,
@@ -33,6 +33,6 @@ SELECT
   p.usd_per_accelerator_hour * w.accelerators AS usd_per_hour, w.utilisation_ratio, w.output_tokens_per_s,
   w.usd_per_mtok_total, w.usd_per_mtok_input, w.usd_per_mtok_output,
   w.usd_per_mtok_output_saturated, w.usd_total,
-  p.certainty AS price_certainty, p.source AS price_source
+  CASE WHEN p.machine LIKE '%*%' THEN 'assumed' ELSE p.certainty END AS price_certainty, p.source AS price_source
 FROM wide w LEFT JOIN prices p ON p.prices = w.prices AND p.machine = w.machine
 ORDER BY scenario_id

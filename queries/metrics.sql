@@ -9,7 +9,7 @@
 -- column better: Which direction is better: higher, lower or neither.
 -- column baseline_value: The baseline's figure, in the same unit.
 -- column change_ratio: Change against the baseline; -0.25 is a quarter less.
--- column effect: better, worse, or same within 0.05%; null where the direction or a figure is unknown.
+-- column effect: better, worse, or same within 1%; null where the direction or a figure is unknown.
 -- column certainty: The least certain input that the figure depends on.
 -- column numerator: What is divided; null for figures that are no quotient.
 -- column denominator: By what.
@@ -31,7 +31,7 @@ SELECT
   scenario_id, scenario, metric, value, unit, better, baseline_value, change_ratio,
   CASE
     WHEN better = 'neither' OR value IS NULL OR baseline_value IS NULL THEN NULL
-    WHEN value = baseline_value OR change_ratio BETWEEN -0.0005 AND 0.0005 THEN 'same'
+    WHEN value = baseline_value OR change_ratio BETWEEN -0.01 AND 0.01 THEN 'same'
     WHEN (value > baseline_value) = (better = 'higher') THEN 'better'
     ELSE 'worse'
   END AS effect,

@@ -10,7 +10,7 @@
 -- column oracle_lost_mass_ratio: What the best choice of the same size loses, mean; null where it is not computed.
 -- column regret_ratio: Mass lost beyond the oracle's, mean.
 -- column mean_logit_noise: Standard deviation of the logits by quantized K, mean; null without norms.
--- column output_error_ratio: Expected error of the output over its norm by quantization, mean; null without norms.
+-- column quantization_error_ratio: Expected error of the output over its norm by quantization, mean; null without norms.
 -- column recoverable_ratio: Share of the lost mass whose data still exists somewhere, mean weighted by the lost mass.
 WITH weighted AS (
   SELECT *, CAST(last_step - first_step + 1 AS BIGINT) AS steps FROM attention_error
@@ -35,7 +35,8 @@ SELECT
     AS oracle_lost_mass_ratio,
   sum(regret_ratio * steps) / sum(steps) FILTER (WHERE regret_ratio IS NOT NULL) AS regret_ratio,
   sum(logit_noise * steps) / sum(steps) FILTER (WHERE logit_noise IS NOT NULL) AS mean_logit_noise,
-  sum(output_error_ratio * steps) / sum(steps) FILTER (WHERE output_error_ratio IS NOT NULL) AS output_error_ratio,
+  sum(quantization_error_ratio * steps) / sum(steps) FILTER (WHERE quantization_error_ratio IS NOT NULL)
+    AS quantization_error_ratio,
   sum(recoverable_ratio * lost_mass_ratio * steps) / nullif(sum(lost_mass_ratio * steps), 0) AS recoverable_ratio
 FROM ranked
 GROUP BY policy, recording, unit_tokens

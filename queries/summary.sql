@@ -1,24 +1,28 @@
 -- How does each scenario do, and what does it change against the baseline?
--- column scenario_id: Number of the scenario within the run.
 -- column scenario: What the user calls it.
--- column is_baseline: Whether the others are compared with it.
 -- column status: ok or failed.
--- column policy: The policy stack.
--- column machine: The machine with its variations.
--- column p50_ttft_ms: Median time to first token, ms.
 -- column p99_ttft_ms: 99th percentile of the time to first token, ms.
 -- column p50_itl_ms: Median gap between two tokens, ms.
 -- column p99_itl_ms: 99th percentile of the gap between two tokens, ms.
 -- column output_tokens_per_s: Output tokens per second, all accelerators together.
+-- column usd_per_mtok_output_saturated: `usd_per_mtok_output` if requests came just as fast as they can be served.
+-- column kv_peak_held_bytes: Most KV that running requests held at once, bytes.
+-- column lost_mass_ratio: Attention mass that the policy loses on a recording; null without one.
+-- column offered_load_ratio: Busy time that the requests ask for over the trace's span; above 1 the queue grows to the end.
+-- column scenario_id: Number of the scenario within the run.
+-- column is_baseline: Whether the others are compared with it.
+-- column model: The model.
+-- column policy: The policy stack.
+-- column machine: The machine with its variations.
+-- column p50_ttft_ms: Median time to first token, ms.
 -- column output_tokens_per_s_per_accelerator: Output tokens per second and accelerator.
 -- column usd_per_mtok_output: US dollars per million output tokens; null where the price is not disclosed.
--- column usd_per_mtok_output_saturated: The same if requests came just as fast as they can be served.
 -- column usd_per_mtok_total: US dollars per million tokens read or written; null where the price is not disclosed.
 -- column energy_j_per_output_token: Energy per output token, J.
 -- column kv_bytes_per_token: KV bytes that one more token of context adds.
--- column kv_peak_held_bytes: Most KV that running requests held at once, bytes.
--- column lost_mass_ratio: Attention mass that the policy loses on a recording; null without one.
--- column output_error_ratio: Error of the attention output by quantization on a recording; null without one.
+-- column hit_tokens_ratio: Share of the prompt tokens that the prefix cache held.
+-- column quantization_error_ratio: Error of the attention output by number format on a recording; null without one.
+-- column loss_recording: The recordings on which the policy's loss was measured; null without one.
 -- column p99_ttft_change_ratio: Change of `p99_ttft_ms` against the baseline; -0.25 is a quarter less.
 -- column p99_itl_change_ratio: Change of `p99_itl_ms` against the baseline.
 -- column throughput_change_ratio: Change of `output_tokens_per_s_per_accelerator` against the baseline.
@@ -27,9 +31,14 @@
 -- column memory_change_ratio: Change of `kv_peak_held_bytes` against the baseline.
 -- column certainty: The least certain input of the scenario.
 -- column error: Why it failed; null if it did not.
-WITH wide AS (
+WITH losses AS (
+  SELECT policy, string_agg(recording, ', ' ORDER BY recording) AS loss_recording
+  FROM (SELECT DISTINCT policy, recording FROM attention_error) GROUP BY policy
+),
+wide AS (
   SELECT
-    s.scenario_id, s.name AS scenario, s.is_baseline, s.status, s.policy, s.machine, s.certainty, s.error,
+    s.scenario_id, s.name AS scenario, s.is_baseline, s.status, s.model, s.policy, s.machine,
+    s.offered_load_ratio, s.certainty, s.error,
     max(m.value) FILTER (WHERE m.metric = 'p50_ttft_ms') AS p50_ttft_ms,
     max(m.value) FILTER (WHERE m.metric = 'p99_ttft_ms') AS p99_ttft_ms,
     max(m.value) FILTER (WHERE m.metric = 'p50_itl_ms') AS p50_itl_ms,
@@ -42,20 +51,22 @@ WITH wide AS (
     max(m.value) FILTER (WHERE m.metric = 'energy_j_per_output_token') AS energy_j_per_output_token,
     max(m.value) FILTER (WHERE m.metric = 'kv_bytes_per_token') AS kv_bytes_per_token,
     max(m.value) FILTER (WHERE m.metric = 'kv_peak_held_bytes') AS kv_peak_held_bytes,
+    max(m.value) FILTER (WHERE m.metric = 'hit_tokens_ratio') AS hit_tokens_ratio,
     max(m.value) FILTER (WHERE m.metric = 'lost_mass_ratio') AS lost_mass_ratio,
-    max(m.value) FILTER (WHERE m.metric = 'output_error_ratio') AS output_error_ratio
+    max(m.value) FILTER (WHERE m.metric = 'quantization_error_ratio') AS quantization_error_ratio
   FROM scenarios s LEFT JOIN metrics m ON m.scenario_id = s.scenario_id
-  GROUP BY s.scenario_id, s.name, s.is_baseline, s.status, s.policy, s.machine, s.certainty, s.error
+  GROUP BY s.scenario_id, s.name, s.is_baseline, s.status, s.model, s.policy, s.machine, s.offered_load_ratio,
+    s.certainty, s.error
 ),
 base AS (
   SELECT * FROM wide WHERE scenario_id = (SELECT min(scenario_id) FROM scenarios WHERE is_baseline)
 )
 SELECT
-  w.scenario_id, w.scenario, w.is_baseline, w.status, w.policy, w.machine,
-  w.p50_ttft_ms, w.p99_ttft_ms, w.p50_itl_ms, w.p99_itl_ms,
-  w.output_tokens_per_s, w.output_tokens_per_s_per_accelerator,
-  w.usd_per_mtok_output, w.usd_per_mtok_output_saturated, w.usd_per_mtok_total, w.energy_j_per_output_token,
-  w.kv_bytes_per_token, w.kv_peak_held_bytes, w.lost_mass_ratio, w.output_error_ratio,
+  w.scenario, w.status, w.p99_ttft_ms, w.p50_itl_ms, w.p99_itl_ms, w.output_tokens_per_s,
+  w.usd_per_mtok_output_saturated, w.kv_peak_held_bytes, w.lost_mass_ratio, w.offered_load_ratio,
+  w.scenario_id, w.is_baseline, w.model, w.policy, w.machine, w.p50_ttft_ms, w.output_tokens_per_s_per_accelerator,
+  w.usd_per_mtok_output, w.usd_per_mtok_total, w.energy_j_per_output_token, w.kv_bytes_per_token, w.hit_tokens_ratio,
+  w.quantization_error_ratio, l.loss_recording,
   w.p99_ttft_ms / nullif(b.p99_ttft_ms, 0) - 1 AS p99_ttft_change_ratio,
   w.p99_itl_ms / nullif(b.p99_itl_ms, 0) - 1 AS p99_itl_change_ratio,
   w.output_tokens_per_s_per_accelerator / nullif(b.output_tokens_per_s_per_accelerator, 0) - 1
@@ -64,5 +75,5 @@ SELECT
   w.energy_j_per_output_token / nullif(b.energy_j_per_output_token, 0) - 1 AS energy_change_ratio,
   w.kv_peak_held_bytes / nullif(b.kv_peak_held_bytes, 0) - 1 AS memory_change_ratio,
   w.certainty, w.error
-FROM wide w LEFT JOIN base b ON true
+FROM wide w LEFT JOIN losses l ON l.policy = w.policy LEFT JOIN base b ON true
 ORDER BY scenario_id

@@ -14,16 +14,39 @@
 //!
 //! To add a format, write `ingest/<name>.rs` with a `FORMAT`, and add it to [`ALL`].
 
+mod aiperf;
+mod anonymize;
 mod azure;
+mod blocks;
+mod burstgpt;
+mod claude_code;
+mod csv;
+mod dynamo;
 mod json;
+mod llmservingsim;
+mod llmservingsim_result;
 mod mooncake;
+mod otel;
 mod paths;
+mod pieces;
+mod prefix;
 mod problem;
+mod qwen;
+mod ragpulse;
+mod recent;
 mod recording;
 mod requests;
+mod rows;
+mod servegen;
 mod sink;
 mod source;
+mod splitwise;
+mod tair;
 mod time;
+mod vidur;
+mod vllm_bench;
+mod walk;
+mod weka;
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -61,7 +84,26 @@ pub struct Format {
 }
 
 /// The formats, in the order in which `list formats` prints them.
-pub static ALL: &[&Format] = &[&mooncake::FORMAT, &azure::FORMAT, &recording::FORMAT];
+pub static ALL: &[&Format] = &[
+    &mooncake::FORMAT,
+    &qwen::FORMAT,
+    &weka::FORMAT,
+    &ragpulse::FORMAT,
+    &tair::FORMAT,
+    &dynamo::FORMAT,
+    &azure::FORMAT,
+    &burstgpt::FORMAT,
+    &vidur::FORMAT,
+    &splitwise::FORMAT,
+    &servegen::FORMAT,
+    &llmservingsim::FORMAT,
+    &llmservingsim_result::FORMAT,
+    &aiperf::FORMAT,
+    &vllm_bench::FORMAT,
+    &otel::FORMAT,
+    &claude_code::FORMAT,
+    &recording::FORMAT,
+];
 
 /// What a sniffer sees.
 #[derive(Debug)]
@@ -109,6 +151,8 @@ pub struct Options {
     pub time_unit: Option<TimeUnit>,
     /// Tokens per block of the file; none for what the format says.
     pub block_tokens: Option<u32>,
+    /// The key of the hashes that replace free-text ids; none to keep these as they are.
+    pub anonymize: Option<String>,
 }
 
 impl Options {
@@ -121,6 +165,7 @@ impl Options {
             max_errors: 10,
             time_unit: None,
             block_tokens: None,
+            anonymize: None,
         }
     }
 }
@@ -140,8 +185,31 @@ pub struct Settings {
     pub hash_scope: Option<&'static str>,
     /// What an id stands for.
     pub id_kind: Option<&'static str>,
-    /// Whether a setting came from a flag.
-    pub flag: bool,
+    /// How the settings were found.
+    pub origin: Origin,
+}
+
+/// How the settings of a source were found: the strongest of its settings counts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Origin {
+    /// The format says so, or the file itself.
+    #[default]
+    Format,
+    /// The first rows of the file decided.
+    Detected,
+    /// The user said so.
+    Flag,
+}
+
+impl Origin {
+    /// As it stands in `sources`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Format => "format",
+            Self::Detected => "detected",
+            Self::Flag => "flag",
+        }
+    }
 }
 
 /// How far a file has been read.
@@ -254,6 +322,26 @@ pub fn ingest(
     Ok(summaries)
 }
 
+/// The source of the store that has the contents of this file or recording, if one has.
+pub fn known_source<'a>(store: &'a Store, path: &str) -> Option<&'a SourceEntry> {
+    let sources = &store.manifest().sources;
+    let hash = if Path::new(path).is_dir() {
+        recording::fingerprint(Path::new(path)).ok()?.0
+    } else {
+        let size = source::size_of(path)?;
+        sources.iter().any(|source| source.bytes == size).then(|| source::hash_of(path)).flatten()?
+    };
+    sources.iter().find(|source| source.sha256 == hash)
+}
+
+/// The files that the paths and globs name, in order.
+///
+/// # Errors
+/// A path or glob that names nothing.
+pub fn expand(paths: &[String]) -> Result<Vec<String>> {
+    paths::expand(paths)
+}
+
 /// One file to read.
 struct Job {
     path: String,
@@ -290,6 +378,7 @@ fn read_all(
     progress: &dyn Fn(Progress<'_>),
 ) -> Result<Vec<Summary>> {
     let threads = thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let key = options.anonymize.as_deref().map(anonymize::Key::new).transpose()?;
     thread::scope(|scope| {
         let mut summaries: Vec<Summary> = Vec::with_capacity(jobs.len());
         let mut running: VecDeque<Reading<'_>> = VecDeque::new();
@@ -303,7 +392,7 @@ fn read_all(
                 running.push_back((receiver, scope.spawn(move || read_one(job, options, sender))));
             }
             let Some(reading) = running.pop_front() else { break };
-            let summary = write_one(transaction, job, reading, next_request, progress)?;
+            let summary = write_one(transaction, job, reading, next_request, key.as_ref(), progress)?;
             refuse_known(transaction.manifest().sources.as_slice(), &summaries, &summary, options)?;
             let requests = summary.tables.iter().find(|(name, _)| *name == "requests");
             next_request += requests.map_or(0, |(_, rows)| *rows);
@@ -335,20 +424,29 @@ fn write_one(
     job: &Job,
     (receiver, handle): Reading<'_>,
     first_request_id: u64,
+    key: Option<&anonymize::Key>,
     progress: &dyn Fn(Progress<'_>),
 ) -> Result<Summary> {
     let total_bytes = source::size_of(&job.path);
-    let mut rows = 0;
-    for Parcel { table, batch, bytes } in receiver {
+    let (mut rows, mut replaced) = (0, 0);
+    for Parcel { table, mut batch, bytes } in receiver {
         rows += batch.num_rows() as u64;
+        if let Some(key) = key {
+            let (without, texts) = anonymize::anonymize(table, &batch, key)?;
+            batch = without;
+            replaced += texts;
+        }
         transaction.append(table, &[with_store_ids(batch, first_request_id)?])?;
         progress(Progress { path: &job.path, bytes, total_bytes, rows });
     }
     // A reader that panics is a bug, and still must not take the process down.
-    let outcome = handle.join().unwrap_or_else(|_| {
+    let mut outcome = handle.join().unwrap_or_else(|_| {
         Err(Error::data(format!("`{}` could not be read: its adapter failed", job.path))
             .hint("please report this file as a bug"))
     })?;
+    if key.is_some() {
+        outcome.counts.log.push(anonymize::log_entry(replaced));
+    }
     let summary = summarise(job, first_request_id, outcome, transaction)?;
     Ok(summary)
 }
@@ -371,7 +469,7 @@ fn summarise(job: &Job, first_request_id: u64, outcome: Outcome, to: &mut Transa
         settings.rounding.into(),
         settings.hash_scope.into(),
         settings.id_kind.into(),
-        if settings.flag { "flag" } else { "format" }.into(),
+        settings.origin.name().into(),
     ];
     to.append(&canonical::SOURCES, &[batch_of_rows(&canonical::SOURCES, &[row])?])?;
     let log: Vec<Vec<Cell>> = counts.log.iter().map(|entry| entry.cells(job.source_id)).collect();
@@ -492,5 +590,7 @@ fn known_already(path: &str, id: u32, known: &str) -> Error {
         .hint("`--again` ingests it once more")
 }
 
+#[cfg(test)]
+mod matrix_tests;
 #[cfg(test)]
 mod tests;

@@ -45,8 +45,6 @@ pub struct Spec {
     pub weights: Option<String>,
     /// A price book.
     pub prices: Option<String>,
-    /// Seed of everything random.
-    pub seed: Option<u64>,
 }
 
 /// A scenario file.
@@ -122,7 +120,6 @@ impl Spec {
             instances: self.instances.or(other.instances),
             weights: text(self.weights, &other.weights),
             prices: text(self.prices, &other.prices),
-            seed: self.seed.or(other.seed),
         }
     }
 
@@ -157,7 +154,7 @@ impl Spec {
             },
             dtype: dtype(self.weights.as_deref().unwrap_or("bf16"))?,
             prices: load_prices(self.prices.as_deref().unwrap_or("hyperscaler"))?,
-            seed: self.seed.unwrap_or(0),
+            seed: 0,
         })
     }
 }

@@ -32,7 +32,7 @@ pub struct StepCost {
     pub link: f64,
     /// Kernel floors and the host.
     pub overhead: f64,
-    /// Time the arithmetic alone would take.
+    /// Time the arithmetic alone would take on the accelerators that hold the KV; the FFN pool's is not counted.
     pub busy: f64,
     /// KV read.
     pub kv_read_bytes: f64,
@@ -79,6 +79,7 @@ impl StepCost {
 
     /// Time in which arithmetic waits for data, in nanoseconds.
     pub fn waiting(&self) -> f64 {
+        // Busy time is part of the booths that are left here, up to rounding.
         (self.total() - self.busy - self.overhead - self.policy).max(0.0)
     }
 
@@ -131,6 +132,24 @@ impl StepCost {
         self.regime = self.regime.rotate_left(1) ^ u64::from(arithmetic > memory);
         memory.max(arithmetic)
     }
+
+    /// An operation that streams data while it computes: the slower of the two sets its pace and gets all of its time.
+    fn pace(&mut self, stream: Stream, memory: f64, arithmetic: f64) {
+        let time = self.race(memory, arithmetic);
+        match stream {
+            _ if arithmetic > memory => self.compute += time,
+            Stream::Kv => self.kv_read += time,
+            Stream::Weights => self.weight_read += time,
+        }
+        self.busy += arithmetic;
+    }
+}
+
+/// What an operation streams from memory.
+#[derive(Debug, Clone, Copy)]
+enum Stream {
+    Kv,
+    Weights,
 }
 
 /// Prices one step.
@@ -169,18 +188,14 @@ pub fn price(plan: &Plan, batch: &Batch<'_>) -> StepCost {
 
 /// Decode attention of one layer group over `kept` tokens, in `passes` launches per layer.
 fn decode_attention(plan: &Plan, group: &PlanGroup, kept: f64, passes: f64, cost: &mut StepCost) {
-    let bytes = kept * group.token_bytes_per_accelerator;
-    let flops = kept * group.pair_flops;
-    let memory = bytes / group.kv_bytes_per_ns;
-    let arithmetic = flops / plan.attention_flops_per_ns;
-    let time = cost.race(memory, arithmetic);
-    if arithmetic > memory {
-        cost.compute += time;
-    } else {
-        cost.kv_read += time;
-    }
-    cost.busy += arithmetic;
-    cost.overhead += passes * group.layers * plan.attention_floor_ns;
+    attend(plan, group, kept, kept * group.pair_flops, passes, cost);
+}
+
+/// Attention that reads `tokens` tokens of KV and computes `flops` on each accelerator.
+fn attend(plan: &Plan, group: &PlanGroup, tokens: f64, flops: f64, passes: f64, cost: &mut StepCost) {
+    let bytes = tokens * group.token_bytes_per_accelerator;
+    cost.pace(Stream::Kv, bytes / group.kv_bytes_per_ns, flops / plan.attention_flops_per_ns);
+    cost.overhead += passes * group.layers * group.floor_ns;
     cost.kv_read_bytes += bytes * plan.tensor;
     cost.flops += flops * plan.tensor;
 }
@@ -200,15 +215,7 @@ fn linear(plan: &Plan, tokens: u64, rows: u64, cost: &mut StepCost) {
 
 /// One matrix product: bytes of weights per accelerator against arithmetic per accelerator.
 fn weigh(plan: &Plan, bytes: f64, flops: f64, cost: &mut StepCost) {
-    let memory = bytes / plan.weight_bytes_per_ns;
-    let arithmetic = flops / plan.linear_flops_per_ns;
-    let time = cost.race(memory, arithmetic);
-    if arithmetic > memory {
-        cost.compute += time;
-    } else {
-        cost.weight_read += time;
-    }
-    cost.busy += arithmetic;
+    cost.pace(Stream::Weights, bytes / plan.weight_bytes_per_ns, flops / plan.linear_flops_per_ns);
     cost.weight_read_bytes += bytes * plan.tensor;
     cost.flops += flops * plan.tensor;
 }
@@ -230,20 +237,7 @@ fn all_reduce(plan: &Plan, count: f64, tokens: f64, cost: &mut StepCost) {
 fn prefill_attention(plan: &Plan, batch: &Batch<'_>, cost: &mut StepCost) {
     let figures = batch.prefill_pairs.iter().zip(batch.prefill_context);
     for (group, (&pairs, &context)) in plan.groups.iter().zip(figures) {
-        let bytes = context as f64 * group.token_bytes_per_accelerator;
-        let flops = pairs * group.prefill_pair_flops;
-        let memory = bytes / group.kv_bytes_per_ns;
-        let arithmetic = flops / plan.attention_flops_per_ns;
-        let time = cost.race(memory, arithmetic);
-        if arithmetic > memory {
-            cost.compute += time;
-        } else {
-            cost.kv_read += time;
-        }
-        cost.busy += arithmetic;
-        cost.overhead += group.layers * plan.attention_floor_ns;
-        cost.kv_read_bytes += bytes * plan.tensor;
-        cost.flops += flops * plan.tensor;
+        attend(plan, group, context as f64, pairs * group.prefill_pair_flops, 1.0, cost);
     }
 }
 
@@ -294,54 +288,71 @@ fn disaggregated_decode(plan: &Plan, pool: &Pool, batch: &Batch<'_>, cost: &mut 
 
 fn micro_batched(plan: &Plan, pool: &Pool, batch: &Batch<'_>, micro: f64, cost: &mut StepCost) {
     let tokens = batch.decode_requests as f64;
-    // The attention side of all layers and micro-batches together.
-    for part in &plan.linear {
-        let flops = part.layers * tokens * part.attention_flops;
-        weigh(plan, micro * part.layers * part.attention_bytes, flops, cost);
-        cost.overhead += micro * part.layers * plan.layer_floor_ns;
-    }
-    for (group, &kept) in plan.groups.iter().zip(batch.kept_tokens) {
-        decode_attention(plan, group, kept as f64, micro, cost);
-    }
-    if plan.tensor > 1.0 {
-        all_reduce(plan, micro * plan.layers, tokens / micro, cost);
-    }
-    let attention = cost.total() / (plan.layers * micro);
     let hop = pool.link_latency_ns + tokens / micro * pool.hop_bytes / pool.link_bytes_per_ns;
-    let mut exposed = 0.0;
-    for part in &plan.linear {
-        let per_micro = tokens / micro;
-        let bytes = (part.dense_params + part.expert_params * part.touched(per_micro)) * pool.weight_bytes;
-        let memory = bytes / pool.memory_bytes_per_ns;
-        let arithmetic = per_micro * part.ffn_flops * plan.tensor / pool.flops_per_ns;
-        let ffn = cost.race(memory, arithmetic);
-        let paced = micro * attention.max(ffn).max(hop);
-        let chained = attention + ffn + 2.0 * hop;
-        let layer = cost.race(paced, chained);
-        cost.race(attention.max(hop), ffn);
-        cost.race(attention, hop);
-        let rest = part.layers * (layer - micro * attention).max(0.0);
-        let hops = 2.0 * hop / (ffn + 2.0 * hop);
-        exposed += rest * hops;
-        if arithmetic > memory {
-            cost.compute += rest * (1.0 - hops);
-        } else {
-            cost.weight_read += rest * (1.0 - hops);
-        }
-        cost.busy += micro * part.layers * arithmetic;
-        cost.pool_read_bytes += micro * part.layers * bytes;
+    for (index, part) in plan.linear.iter().enumerate() {
+        let before = cost.total();
+        attention_side(plan, batch, micro, index, cost);
+        let attention = (cost.total() - before) / (part.layers * micro);
+        ffn_side(pool, part, (tokens, micro), (attention, hop), cost);
         cost.flops += part.layers * tokens * part.ffn_flops * plan.tensor;
         cost.hop_bytes += part.layers * tokens * 2.0 * pool.hop_bytes * plan.tensor;
     }
-    cost.link += exposed;
+}
+
+/// Projections, attention and all-reduce of the layers of one model group, all micro-batches together.
+fn attention_side(plan: &Plan, batch: &Batch<'_>, micro: f64, model_group: usize, cost: &mut StepCost) {
+    let (part, tokens) = (&plan.linear[model_group], batch.decode_requests as f64);
+    weigh(plan, micro * part.layers * part.attention_bytes, part.layers * tokens * part.attention_flops, cost);
+    cost.overhead += micro * part.layers * plan.layer_floor_ns;
+    for (group, &kept) in plan.groups.iter().zip(batch.kept_tokens) {
+        if group.group.model_group == model_group {
+            decode_attention(plan, group, kept as f64, micro, cost);
+        }
+    }
+    if plan.tensor > 1.0 {
+        all_reduce(plan, micro * part.layers, tokens / micro, cost);
+    }
+}
+
+/// What the FFN and the hops add to the attention side of one model group's layers: nothing where attention sets the pace.
+fn ffn_side(
+    pool: &Pool,
+    part: &Linear,
+    (tokens, micro): (f64, f64),
+    (attention, hop): (f64, f64),
+    cost: &mut StepCost,
+) {
+    let per_micro = tokens / micro;
+    let bytes = (part.dense_params + part.expert_params * part.touched(per_micro)) * pool.weight_bytes;
+    let memory = bytes / pool.memory_bytes_per_ns;
+    let arithmetic = per_micro * part.ffn_flops_unsharded / pool.flops_per_ns;
+    let ffn = pool.floor_ns + cost.race(memory, arithmetic);
+    let chained = attention + ffn + 2.0 * hop;
+    let slowest = cost.race(attention.max(hop), ffn);
+    cost.race(attention, hop);
+    let layer = cost.race(micro * slowest, chained);
+    let rest = part.layers * (layer - micro * attention).max(0.0);
+    // The exposed rest belongs to what paces it; in a chain the FFN and its two hops share it by their times.
+    let linked = match () {
+        () if layer > micro * slowest => 2.0 * hop / (ffn + 2.0 * hop),
+        () if hop >= ffn => 1.0,
+        () => 0.0,
+    };
+    cost.link += rest * linked;
+    if arithmetic > memory {
+        cost.compute += rest * (1.0 - linked);
+    } else {
+        cost.weight_read += rest * (1.0 - linked);
+    }
+    cost.pool_read_bytes += micro * part.layers * bytes;
 }
 
 /// A pool of FFN accelerators as planned.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pool {
-    /// Bandwidth of all chips together, bytes per nanosecond.
+    /// Achieved bandwidth of all chips together, bytes per nanosecond.
     pub memory_bytes_per_ns: f64,
-    /// Arithmetic of all chips together, flops per nanosecond.
+    /// Achieved arithmetic of all chips together, flops per nanosecond.
     pub flops_per_ns: f64,
     /// Bytes per weight.
     pub weight_bytes: f64,
@@ -349,6 +360,8 @@ pub struct Pool {
     pub link_bytes_per_ns: f64,
     /// Latency of the hop, one way.
     pub link_latency_ns: f64,
+    /// Fixed time of one layer's FFN.
+    pub floor_ns: f64,
     /// Bytes of one token's residual that one attention accelerator sends, one way.
     pub hop_bytes: f64,
     /// The chips as described.

@@ -58,16 +58,22 @@ pub struct Efficiency {
     pub kv_read_16bit: Sourced,
     /// The same with KV of 8 bits or fewer.
     pub kv_read_8bit: Sourced,
-    /// Share of peak bandwidth reached when weights are streamed.
+    /// Share of peak bandwidth reached when 16-bit weights are streamed.
     pub weight_read: Sourced,
+    /// The same with weights of 8 bits or fewer.
+    pub weight_read_8bit: Sourced,
     /// Share of peak arithmetic reached by large bf16 matrix products and prefill attention.
     pub matmul_bf16: Sourced,
-    /// The same in fp8 (and fp4).
+    /// The same in fp8.
     pub matmul_fp8: Sourced,
+    /// The same in fp4.
+    pub matmul_fp4: Sourced,
     /// Share of peak link bandwidth reached by an all-reduce.
     pub all_reduce: Sourced,
-    /// Fixed time of one layer's attention kernel, nanoseconds.
+    /// Fixed time of one layer's attention kernel with 16-bit KV, nanoseconds.
     pub attention_floor_ns: Sourced,
+    /// The same with KV of 8 bits or fewer.
+    pub attention_floor_8bit_ns: Sourced,
     /// Fixed time of one layer's other kernels, nanoseconds.
     pub layer_floor_ns: Sourced,
     /// Fixed time of an engine step on the host that the accelerator waits for, nanoseconds.
@@ -89,6 +95,10 @@ pub struct FfnPool {
     pub memory_bytes: Sourced,
     /// Peak bandwidth of that memory, bytes per second.
     pub memory_bytes_per_s: Sourced,
+    /// Share of these peaks that is achieved.
+    pub efficiency: Sourced,
+    /// Fixed time of one layer's FFN and micro-batch, nanoseconds: the traffic between the chips that share a layer.
+    pub floor_ns: Sourced,
     /// Bandwidth of the hop from each attention accelerator, one way, bytes per second; a required input where
     /// unpublished.
     pub link_bytes_per_s: Option<Sourced>,
@@ -136,8 +146,16 @@ enum Slot<'a> {
 }
 
 /// Parameters of the separate FFN accelerators; a machine without them has none of these.
-const POOL_PARAMETERS: [&str; 6] =
-    ["ffn_chips", "ffn_fp8_flops", "ffn_memory_bytes", "ffn_memory_bytes_per_s", "link_bytes_per_s", "link_latency_ns"];
+const POOL_PARAMETERS: [&str; 8] = [
+    "ffn_chips",
+    "ffn_fp8_flops",
+    "ffn_memory_bytes",
+    "ffn_memory_bytes_per_s",
+    "ffn_efficiency",
+    "ffn_floor_ns",
+    "link_bytes_per_s",
+    "link_latency_ns",
+];
 
 /// All parameters in the order in which they are shown. This is the one list that variation, scaling and display share.
 fn slots(machine: &mut Machine) -> Vec<(&'static str, Slot<'_>)> {
@@ -155,21 +173,26 @@ fn slots(machine: &mut Machine) -> Vec<(&'static str, Slot<'_>)> {
         ("kv_read_16bit", Slot::Known(&mut efficiency.kv_read_16bit)),
         ("kv_read_8bit", Slot::Known(&mut efficiency.kv_read_8bit)),
         ("weight_read", Slot::Known(&mut efficiency.weight_read)),
+        ("weight_read_8bit", Slot::Known(&mut efficiency.weight_read_8bit)),
         ("matmul_bf16", Slot::Known(&mut efficiency.matmul_bf16)),
         ("matmul_fp8", Slot::Known(&mut efficiency.matmul_fp8)),
+        ("matmul_fp4", Slot::Known(&mut efficiency.matmul_fp4)),
         ("all_reduce", Slot::Known(&mut efficiency.all_reduce)),
         ("attention_floor_ns", Slot::Known(&mut efficiency.attention_floor_ns)),
+        ("attention_floor_8bit_ns", Slot::Known(&mut efficiency.attention_floor_8bit_ns)),
         ("layer_floor_ns", Slot::Known(&mut efficiency.layer_floor_ns)),
         ("step_overhead_ns", Slot::Known(&mut efficiency.step_overhead_ns)),
         ("usable_memory_ratio", Slot::Known(&mut efficiency.usable_memory_ratio)),
         ("reserve_bytes", Slot::Known(&mut efficiency.reserve_bytes)),
     ];
     if let Some(pool) = &mut machine.ffn_pool {
-        let [chips, flops, memory, memory_rate, link_rate, link_latency] = POOL_PARAMETERS;
+        let [chips, flops, memory, memory_rate, share, floor, link_rate, link_latency] = POOL_PARAMETERS;
         slots.push((chips, Slot::Known(&mut pool.chips)));
         slots.push((flops, Slot::Known(&mut pool.fp8_flops)));
         slots.push((memory, Slot::Known(&mut pool.memory_bytes)));
         slots.push((memory_rate, Slot::Known(&mut pool.memory_bytes_per_s)));
+        slots.push((share, Slot::Known(&mut pool.efficiency)));
+        slots.push((floor, Slot::Known(&mut pool.floor_ns)));
         slots.push((link_rate, Slot::Unpublished(&mut pool.link_bytes_per_s)));
         slots.push((link_latency, Slot::Unpublished(&mut pool.link_latency_ns)));
     }

@@ -12,9 +12,9 @@ pub use metrics::{DEFINITIONS, Definition};
 pub use tables::{Run, tables};
 
 use crate::cost::{Parallel, Plan, plan};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::machine::Machine;
-use crate::model::{Model, WeightDtype};
+use crate::model::{Certainty, Model, WeightDtype};
 use crate::policy::{Shape, Stack, shape};
 use crate::prices::{Price, PriceBook, price_of};
 use crate::serving::{CapturedStep, Outcome, Rules, captured, serve};
@@ -82,6 +82,8 @@ pub struct Found {
     pub price: Price,
     /// First arrival to last token, nanoseconds.
     pub duration_ns: i64,
+    /// First to last arrival, nanoseconds; 0 in captured mode.
+    pub span_ns: i64,
     /// Busy time that the requests ask for over the time in which they come; `None` in captured mode.
     pub offered_load: Option<f64>,
 }
@@ -101,28 +103,47 @@ impl Scenario {
 pub fn replay(scenario: &Scenario, source: &Source) -> Result<Found> {
     let shape = shape(&scenario.policy, &scenario.model)?;
     let plan = plan(&scenario.model, &shape, &scenario.machine, scenario.dtype, scenario.parallel)?;
-    let (outcome, offered_load) = match scenario.mode {
+    let (outcome, span_ns, offered_load) = match scenario.mode {
         Mode::Captured => {
             if source.steps.is_empty() {
-                return Err(crate::error::Error::run(format!("`{}` has no captured steps", source.workload.name))
+                return Err(Error::run(format!("`{}` has no captured steps", source.workload.name))
                     .hint("use `mode = \"open\"`, or ingest a recording"));
             }
-            (captured(&plan, &source.steps, source.workload.len()), None)
+            if (scenario.rate - 1.0).abs() > f64::EPSILON || scenario.parallel.instances != 1 {
+                return Err(Error::usage(
+                    "captured steps run as they were recorded, on one instance at their own rate",
+                )
+                .hint("leave out `rate` and `instances`, or use `mode = \"open\"`"));
+            }
+            (captured(&plan, &source.steps, source.workload.len())?, 0, None)
         }
         Mode::Open => {
-            let workload = source.workload.at_rate(scenario.rate);
+            let workload = source.workload.at_rate(scenario.rate)?;
             let outcome = serve(&plan, &workload, scenario.parallel.instances, &scenario.rules);
             let load = metrics::offered_load(&plan, scenario, &workload, &outcome);
-            (outcome, load)
+            (outcome, workload.span_ns(), load)
         }
     };
     let ends = outcome.stretches.iter().map(|stretch| stretch.start_ns + stretch.total_ns);
     Ok(Found {
-        price: price_of(&scenario.prices, &scenario.machine.preset),
+        price: price(scenario),
+        span_ns,
         duration_ns: ends.max().unwrap_or(0),
         shape,
         plan,
         outcome,
         offered_load,
     })
+}
+
+/// The price of the scenario's machine. A variation is priced as its preset, which is an assumption.
+fn price(scenario: &Scenario) -> Price {
+    let (machine, mut price) = (&scenario.machine, price_of(&scenario.prices, &scenario.machine.preset));
+    if machine.name != machine.preset {
+        for known in [&mut price.usd_per_accelerator_hour, &mut price.w_per_accelerator].into_iter().flatten() {
+            known.certainty = Certainty::Assumed;
+            known.source = format!("that of `{}`, for want of one for the variation: {}", machine.preset, known.source);
+        }
+    }
+    price
 }

@@ -148,6 +148,7 @@ pub static ALL: &[&Table] = &[
     &canonical::RECORDINGS,
     &canonical::REQUESTS,
     &canonical::CONTEXT_SEGMENTS,
+    &canonical::ENGINE_SAMPLES,
     &canonical::STEPS,
     &canonical::ATTENTION,
     &canonical::PREFILL_SCORES,

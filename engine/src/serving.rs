@@ -75,10 +75,12 @@ pub struct Stretch {
     pub total_ns: i64,
     /// Booths and bytes of all steps together.
     pub cost: StepCost,
-    /// KV held by running requests at the end.
+    /// KV held by running requests at the end, before those that finished leave.
     pub held_bytes: u64,
     /// KV held or cached at the end.
     pub resident_bytes: u64,
+    /// KV held once those that finished have left.
+    pub left_bytes: u64,
     /// Requests waiting for admission.
     pub waiting_requests: u32,
 }
@@ -94,6 +96,8 @@ pub enum Fate {
     TooLarge,
     /// It has no prompt.
     NoPrompt,
+    /// The capture has no step of it.
+    NotCaptured,
 }
 
 /// What a request felt. Times in nanoseconds after its arrival; `None` where there is none.
@@ -132,6 +136,9 @@ pub struct Outcome {
     pub served: Vec<Served>,
     /// Gaps between tokens that no single step explains: across a preemption.
     pub long_gaps: Vec<i64>,
+    /// All gaps between tokens, where a request does not decode in every step (captured steps); else `None`, and the gaps
+    /// are the step times of the decoding requests and `long_gaps`.
+    pub all_gaps: Option<Vec<i64>>,
 }
 
 /// Serves a workload in open mode: requests come when the trace says, whether or not the machine keeps up.

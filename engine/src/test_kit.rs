@@ -35,6 +35,7 @@ pub(crate) fn toy_plan(keeps: &[Keep], capacity: u64) -> Plan {
         pair_flops: 1.0,
         prefill_pair_flops: 1.0,
         kv_bytes_per_ns: 0.11,
+        floor_ns: 100.0,
         read_flops: 0.3,
         write_flops: 0.2,
         score_flops: 0.1,
@@ -50,6 +51,7 @@ pub(crate) fn toy_plan(keeps: &[Keep], capacity: u64) -> Plan {
         active_experts: 0.0,
         attention_flops: 40_000.0,
         ffn_flops: 60_000.0,
+        ffn_flops_unsharded: 60_000.0,
     };
     Plan {
         groups: keeps.iter().map(group).collect(),
@@ -65,7 +67,6 @@ pub(crate) fn toy_plan(keeps: &[Keep], capacity: u64) -> Plan {
         vector_flops_per_ns: 0.7,
         collective_bytes_per_ns: 1.0,
         collective_latency_ns: 0.0,
-        attention_floor_ns: 100.0,
         layer_floor_ns: 200.0,
         step_overhead_ns: 5000.0,
         ffn_pool: None,

@@ -7,6 +7,9 @@ use arrow::datatypes::{Int64Type, UInt32Type, UInt64Type};
 
 use crate::error::{Error, Result};
 
+/// The longest time over which requests may arrive: half of what the clock can count.
+pub const LONGEST_NS: i64 = 1 << 62;
+
 /// Requests in order of arrival. KV blocks that share an id share a dense number, from 0 by first appearance.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Workload {
@@ -70,10 +73,17 @@ impl Workload {
     }
 
     /// The same requests arriving `rate` times as fast.
-    #[must_use]
-    pub fn at_rate(&self, rate: f64) -> Self {
+    ///
+    /// # Errors
+    /// Arrivals over more than [`LONGEST_NS`], which leaves no room for the clock of a replay.
+    pub fn at_rate(&self, rate: f64) -> Result<Self> {
+        let span = self.span_ns() as f64 / rate;
+        if span > LONGEST_NS as f64 {
+            return Err(Error::run(format!("the requests of `{}` arrive over {:.0} years", self.name, span / 3.15e16))
+                .hint("a replay covers up to 146 years; check the time unit of the trace and the rate"));
+        }
         let arrival_ns = self.arrival_ns.iter().map(|&at| (at as f64 / rate).round() as i64).collect();
-        Self { arrival_ns, ..self.clone() }
+        Ok(Self { arrival_ns, ..self.clone() })
     }
 }
 

@@ -4,18 +4,19 @@ use std::fmt::Write as _;
 
 use engine::error::{Result, unknown};
 use engine::replay::DEFINITIONS;
+use engine::serving::RULES;
 use engine::unit::significant;
 use engine::{machine, policy, schema};
 
 use super::{Exit, say};
-use crate::scenario::{load_machine, load_model};
+use crate::scenario::{load_machine, load_model, load_prices};
 use crate::sql;
 use crate::{embedded, ingest};
 
 /// Arguments of `kvtoll explain`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A metric, policy, machine, model, query, format or table
+    /// A metric, policy, machine, model, query, format, table, price book or engine
     pub name: String,
 }
 
@@ -29,6 +30,8 @@ pub fn run(args: &Args) -> Result<Exit> {
         model_preset(name)?,
         query(name)?,
         format(name),
+        price_book(name)?,
+        rules(name),
         schema::ALL.iter().find(|table| table.name == name).map(|table| super::schema::columns(table)),
     ]
     .into_iter()
@@ -46,6 +49,8 @@ fn names() -> impl Iterator<Item = &'static str> {
     let metrics = DEFINITIONS.iter().map(|definition| definition.name);
     let policies = policy::ALL.iter().map(|kind| kind.name);
     let tables = schema::ALL.iter().map(|table| table.name);
+    let presets =
+        presets.chain(embedded::PRICES.iter().map(|(name, _)| *name)).chain(RULES.iter().map(|rules| rules.name));
     metrics.chain(policies).chain(presets).chain(ingest::ALL.iter().map(|format| format.name)).chain(tables)
 }
 
@@ -121,6 +126,41 @@ fn model_preset(name: &str) -> Result<Option<String>> {
         );
     }
     Ok(Some(text))
+}
+
+fn price_book(name: &str) -> Result<Option<String>> {
+    if !embedded::PRICES.iter().any(|(known, _)| *known == name) {
+        return Ok(None);
+    }
+    let book = load_prices(name)?;
+    let mut text = format!("prices {name}: {} ({})\n", book.title, book.date);
+    for item in &book.items {
+        for (known, unit) in [(&item.usd_per_accelerator_hour, "USD/h"), (&item.w_per_accelerator, "W")] {
+            let shown = known.as_ref().map_or_else(
+                || "not disclosed".to_owned(),
+                |known| {
+                    let certainty = format!("{:?}", known.certainty).to_lowercase();
+                    format!("{} {unit} per accelerator, {certainty}: {}", significant(known.value), known.source)
+                },
+            );
+            let _ = writeln!(text, "  {:<16} {shown}", item.machine);
+        }
+    }
+    text.push_str(
+        "  a machine file of your own is priced under its file name; pass a book of your own as --prices FILE.toml\n",
+    );
+    Ok(Some(text))
+}
+
+fn rules(name: &str) -> Option<String> {
+    let rules = RULES.iter().find(|rules| rules.name == name)?;
+    Some(format!(
+        "engine {name}\n  {}\n  tokens per step: {}\n  running requests: {}\n  prefix cache: {}\n",
+        rules.doc,
+        rules.step_tokens,
+        rules.running_requests,
+        if rules.prefix_cache { "yes" } else { "no" }
+    ))
 }
 
 fn query(name: &str) -> Result<Option<String>> {

@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use engine::error::Result;
 
 use super::{Exit, talk};
-use crate::ingest::{OnBadRow, Options, Summary, ingest};
+use crate::ingest::{OnBadRow, Options, Severity, Summary, ingest};
 use crate::store::Store;
 
 /// Arguments of `kvtoll ingest`.
@@ -35,6 +35,9 @@ pub struct Reading {
     /// Ingest a file even if the store has it already
     #[arg(long)]
     pub again: bool,
+    /// Replace ids that are free text (requests, sessions, tenants, segments) by hashes under this key
+    #[arg(long, value_name = "KEY")]
+    pub anonymize: Option<String>,
     /// How many bad rows a failure lists
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub max_errors: usize,
@@ -60,6 +63,7 @@ impl Reading {
             on_bad_row,
             again: self.again,
             max_errors: self.max_errors,
+            anonymize: self.anonymize.clone(),
             ..Options::standard()
         }
     }
@@ -95,7 +99,7 @@ pub(crate) fn describe(summary: &Summary) {
         "{}: {}, {} of {} rows kept{rejected} (source {})",
         summary.path, summary.format, summary.rows_out, summary.rows_in, summary.source_id
     ));
-    for entry in &summary.log {
+    for entry in summary.log.iter().filter(|entry| entry.severity != Severity::Info) {
         talk::note(&format!("  {}: {} ({} times)", entry.severity.name(), entry.message, entry.count));
     }
 }

@@ -1,10 +1,10 @@
 //! `kvtoll query`: named questions, and any in SQL.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use engine::error::{Error, Result};
 
-use super::{Exit, print, say};
+use super::{Exit, print, say, talk};
 use crate::output::Format;
 use crate::sql;
 use crate::store::Store;
@@ -27,6 +27,7 @@ pub struct Args {
     #[arg(long, value_name = "RUN")]
     pub run: Option<String>,
     /// auto, table, csv, tsv, ndjson, json, md or parquet
+    /// (auto: by the file name of `--output`, else a table)
     #[arg(long, value_name = "FORMAT", default_value = "auto")]
     pub format: String,
     /// Write to a file
@@ -52,10 +53,16 @@ pub fn run(args: &Args) -> Result<Exit> {
         let name = args.name.clone().or_else(|| args.store.as_ref().map(|store| store.to_string_lossy().into_owned()));
         return say(&format!("{}\n", sql::find(&name.unwrap_or_default())?.sql.trim_end()));
     }
-    let format = Format::parse(&args.format)?;
+    let format = match (args.format.as_str(), args.output.as_deref().and_then(Path::extension)) {
+        ("auto", Some(extension)) => Format::parse(&extension.to_string_lossy()).unwrap_or(Format::Auto),
+        (name, _) => Format::parse(name)?,
+    };
     let params: Result<Vec<(String, String)>> = args.params.iter().map(|param| pair(param)).collect();
     let Some(store) = &args.store else { return Err(Error::usage("expected a store, found none")) };
     let session = sql::session(&Store::open(store)?, args.run.as_deref())?;
+    if session.run().is_none() {
+        talk::note("the store has no run yet, so the tables of a run are empty: `kvtoll replay` makes one");
+    }
     let batches = match (&args.name, &args.sql) {
         (Some(name), _) => sql::run_named(&session, name, &params?)?,
         (None, Some(sql)) => sql::query(&session, sql, &params?)?,

@@ -1,22 +1,22 @@
 //! `kvtoll replay`: stored requests under policies, on machines.
 
+mod sources;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use arrow::array::{Array, AsArray, BooleanArray, RecordBatch};
-use arrow::compute::filter_record_batch;
-use arrow::datatypes::{UInt32Type, UInt64Type};
-use engine::error::{Error, Result, unknown};
-use engine::policy::error::attention_error;
+use arrow::array::{AsArray, RecordBatch};
+use engine::cost::BLOCK_TOKENS;
+use engine::error::{Error, Result};
+use engine::policy::attention_error;
 use engine::recording::{Recording, recordings};
 use engine::replay::{Found, Mode, Run, Scenario, Source, replay, tables};
-use engine::schema::canonical::{ATTENTION, KV_STATS, PREFILL_SCORES, RECORDINGS, REQUESTS, SOURCES, STEPS};
-use engine::serving::CapturedStep;
-use engine::workload::from_requests;
+use engine::schema::canonical::{ATTENTION, KV_STATS, PREFILL_SCORES, RECORDINGS, REQUESTS, SOURCES};
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
+use self::sources::{available, choose, column, load};
 use super::{Exit, print, talk};
 use crate::output::Format;
 use crate::scenario::{Spec, product, read};
@@ -75,9 +75,6 @@ pub struct Wanted {
     /// The serving engine's rules; see `kvtoll list engines`
     #[arg(long, value_name = "ENGINE")]
     pub engine: Option<String>,
-    /// Seed of everything random
-    #[arg(long, value_name = "N")]
-    pub seed: Option<u64>,
     /// Threads to replay on; results do not depend on it
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
@@ -89,8 +86,6 @@ pub struct Wanted {
 impl Wanted {
     /// The flags as they were typed, each as one word group; threads are left out, since results do not depend on them.
     pub(crate) fn words(&self) -> Vec<String> {
-        let quoted =
-            |text: &str| if text.contains(['(', '*', ' ', '+']) { format!("'{text}'") } else { text.to_owned() };
         let mut words = Vec::new();
         for (flag, values) in [("model", &self.model), ("policy", &self.policy), ("machine", &self.machine)] {
             words.extend(values.iter().map(|value| format!("--{flag} {}", quoted(value))));
@@ -108,8 +103,40 @@ impl Wanted {
         }
         words.extend(self.tensor_parallel.map(|number| format!("--tensor-parallel {number}")));
         words.extend(self.instances.map(|number| format!("--instances {number}")));
-        words.extend(self.seed.map(|number| format!("--seed {number}")));
         words
+    }
+
+    /// Looks at everything that can be wrong without the data.
+    pub(crate) fn check(&self) -> Result<()> {
+        for spec in specs(self)? {
+            spec.resolve(0)?;
+        }
+        Ok(())
+    }
+
+    /// Says what would be replayed, before there is data.
+    pub(crate) fn describe(&self) -> Result<Exit> {
+        for spec in specs(self)? {
+            let scenario = spec.resolve(0)?;
+            talk::note(&format!("{}: {}", scenario.name, in_words(&scenario)));
+        }
+        Ok(Exit::Done)
+    }
+}
+
+/// A scenario in one line.
+fn in_words(scenario: &Scenario) -> String {
+    let (model, policy) = (&scenario.model.name, scenario.policy.name());
+    format!("{model} under {policy} on {} accelerators of {}", scenario.accelerators(), scenario.machine.name)
+}
+
+/// Text as a shell takes it for one word.
+pub(crate) fn quoted(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./=:,".contains(&byte);
+    if !text.is_empty() && text.bytes().all(plain) {
+        text.to_owned()
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
     }
 }
 
@@ -118,7 +145,7 @@ pub fn run(args: &Args) -> Result<Exit> {
     let mut store = Store::open(&args.store)?;
     let Some(done) = carry_out(&mut store, &args.wanted)? else { return Ok(Exit::Done) };
     let session = sql::session(&store, Some(&done.run))?;
-    print(&sql::run_named(&session, "summary", &[])?, Format::Auto, None, None)?;
+    print(&sql::run_named(&session, "headline", &[])?, Format::Auto, None, None)?;
     Ok(done.exit)
 }
 
@@ -136,20 +163,12 @@ pub(crate) fn carry_out(store: &mut Store, wanted: &Wanted) -> Result<Option<Don
     if wanted.dry_run {
         for scenario in &scenarios {
             let workload = &sources[scenario.workload].workload;
-            talk::note(&format!(
-                "{}: {} requests of {}, {} under {} on {} accelerators of {}",
-                scenario.name,
-                workload.len(),
-                workload.name,
-                scenario.model.name,
-                scenario.policy.name(),
-                scenario.accelerators(),
-                scenario.machine.name
-            ));
+            let requests = workload.len();
+            talk::note(&format!("{}: {requests} requests of {}, {}", scenario.name, workload.name, in_words(scenario)));
         }
         return Ok(None);
     }
-    let id = run_id(store, &scenarios)?;
+    let id = run_id(store, &sources, &scenarios)?;
     let errors = recorded_errors(store, &scenarios)?;
     let bar = talk::bar(None);
     bar.set_message(format!("replaying {} scenarios", scenarios.len()));
@@ -161,7 +180,7 @@ pub(crate) fn carry_out(store: &mut Store, wanted: &Wanted) -> Result<Option<Don
         transaction.write_run(&id, table, &batches)?;
     }
     transaction.commit()?;
-    Ok(Some(Done { exit: tell(&scenarios, &found), run: id }))
+    Ok(Some(Done { exit: tell(&sources, &scenarios, &found), run: id }))
 }
 
 fn specs(wanted: &Wanted) -> Result<Vec<Spec>> {
@@ -174,7 +193,6 @@ fn specs(wanted: &Wanted) -> Result<Vec<Spec>> {
         instances: wanted.instances,
         weights: wanted.weights.clone(),
         prices: wanted.prices.clone(),
-        seed: wanted.seed,
         ..Spec::default()
     };
     match &wanted.scenarios {
@@ -187,16 +205,16 @@ fn specs(wanted: &Wanted) -> Result<Vec<Spec>> {
 /// Loads the sources that the scenarios name, each once, and puts presets in place of names.
 fn resolve(store: &Store, specs: &[Spec]) -> Result<(Vec<Source>, Vec<Scenario>)> {
     let available = available(store)?;
-    let mut numbers: BTreeMap<u32, usize> = BTreeMap::new();
+    let mut numbers: BTreeMap<(u32, bool), usize> = BTreeMap::new();
     let (mut sources, mut scenarios) = (Vec::new(), Vec::new());
     for spec in specs {
         let captured = spec.mode.as_deref() == Some("captured");
         let source = choose(&available, spec.workload.as_deref(), captured)?;
-        let index = if let Some(&index) = numbers.get(&source.id) {
+        let index = if let Some(&index) = numbers.get(&(source.id, captured)) {
             index
         } else {
-            sources.push(load(store, source)?);
-            numbers.insert(source.id, sources.len() - 1);
+            sources.push(load(store, source, captured)?);
+            numbers.insert((source.id, captured), sources.len() - 1);
             sources.len() - 1
         };
         scenarios.push(spec.resolve(index)?);
@@ -208,6 +226,11 @@ fn resolve(store: &Store, specs: &[Spec]) -> Result<(Vec<Source>, Vec<Scenario>)
         _ => return Err(Error::usage(format!("expected one scenario with `baseline = true`, found {baselines}"))),
     }
     for (at, scenario) in scenarios.iter().enumerate() {
+        let same_name = |other: &&Scenario| other.model.name == scenario.model.name && other.model != scenario.model;
+        if scenarios[..at].iter().any(|other| same_name(&other)) {
+            return Err(Error::usage(format!("two models are called `{}`", scenario.model.name))
+                .hint("a model file is named by its file name: rename one"));
+        }
         if scenarios[..at].iter().any(|other| other.name == scenario.name) {
             return Err(
                 Error::usage(format!("two scenarios are called `{}`", scenario.name)).hint("give each its own `name`")
@@ -217,124 +240,8 @@ fn resolve(store: &Store, specs: &[Spec]) -> Result<(Vec<Source>, Vec<Scenario>)
     Ok((sources, scenarios))
 }
 
-/// A source of the store.
-struct Available {
-    id: u32,
-    path: String,
-    format: String,
-}
-
-fn available(store: &Store) -> Result<Vec<Available>> {
-    let mut found = Vec::new();
-    for batch in store.read(&SOURCES)? {
-        let ids = column(&batch, "source_id")?.as_primitive::<UInt32Type>().clone();
-        let (paths, formats) =
-            (column(&batch, "path")?.as_string::<i32>(), column(&batch, "format")?.as_string::<i32>());
-        found.extend((0..batch.num_rows()).map(|row| Available {
-            id: ids.value(row),
-            path: paths.value(row).to_owned(),
-            format: formats.value(row).to_owned(),
-        }));
-    }
-    Ok(found)
-}
-
-/// The source of this name; without a name the only one that suits the mode.
-fn choose<'a>(available: &'a [Available], name: Option<&str>, captured: bool) -> Result<&'a Available> {
-    let file = |source: &Available| Path::new(&source.path).file_name().map(|name| name.to_string_lossy().into_owned());
-    let suits = |source: &&Available| match name {
-        Some(name) => {
-            source.format == name
-                || source.path == name
-                || file(source).as_deref() == Some(name)
-                || source.id.to_string() == name
-        }
-        None => (source.format == "recording") == captured,
-    };
-    let fitting: Vec<&Available> = available.iter().filter(suits).collect();
-    let listed: Vec<String> = fitting.iter().map(|source| format!("{} ({})", source.id, source.path)).collect();
-    match (fitting.as_slice(), name) {
-        ([one], _) => Ok(one),
-        ([], Some(name)) => Err(unknown("workload", name, available.iter().map(|source| source.format.as_str()))),
-        ([], None) => Err(Error::run("the store has no requests to replay")
-            .hint("ingest a trace first: `kvtoll ingest FILE --into STORE`")),
-        (_, _) => {
-            Err(Error::usage(format!("expected one source to replay, found {}: {}", listed.len(), listed.join(", ")))
-                .hint(format!("choose one: `--workload {}`", fitting[0].id)))
-        }
-    }
-}
-
-fn column<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a dyn Array> {
-    let found = batch.column_by_name(name).map(AsRef::as_ref);
-    found.ok_or_else(|| Error::data(format!("the store's table has no column `{name}`")))
-}
-
-/// The rows of a batch whose `u64` column `name` satisfies the test.
-fn rows_where(
-    batches: Vec<RecordBatch>,
-    keep: &dyn Fn(&RecordBatch) -> Result<BooleanArray>,
-) -> Result<Vec<RecordBatch>> {
-    batches.into_iter().map(|batch| Ok(filter_record_batch(&batch, &keep(&batch)?)?)).collect()
-}
-
-fn load(store: &Store, source: &Available) -> Result<Source> {
-    let requests = rows_where(store.read(&REQUESTS)?, &|batch| {
-        let ids = column(batch, "source_id")?.as_primitive::<UInt32Type>();
-        Ok(ids.iter().map(|id| id.map(|id| id == source.id)).collect())
-    })?;
-    let name = format!(
-        "{} ({})",
-        source.format,
-        Path::new(&source.path)
-            .file_name()
-            .map_or_else(|| source.path.clone(), |name| name.to_string_lossy().into_owned())
-    );
-    let is_recording = source.format == "recording";
-    let requests = if is_recording { timeless(requests)? } else { requests };
-    let workload = from_requests(&name, &requests)?;
-    let steps = if is_recording { captured_steps(store, &workload)? } else { Vec::new() };
-    Ok(Source { workload, steps })
-}
-
-/// Recorded requests have no arrivals; captured mode needs none, so they all count from zero.
-fn timeless(batches: Vec<RecordBatch>) -> Result<Vec<RecordBatch>> {
-    let zeros = |batch: RecordBatch| {
-        let (schema, mut columns, rows) = (batch.schema(), batch.columns().to_vec(), batch.num_rows());
-        if let Some((index, _)) = schema.column_with_name("arrival_ns") {
-            columns[index] = std::sync::Arc::new(arrow::array::Int64Array::from(vec![0; rows]));
-        }
-        Ok(RecordBatch::try_new(schema, columns)?)
-    };
-    batches.into_iter().map(zeros).collect()
-}
-
-fn captured_steps(store: &Store, workload: &engine::workload::Workload) -> Result<Vec<CapturedStep>> {
-    let index: BTreeMap<u64, u32> = workload.request_ids.iter().copied().zip(0..).collect();
-    let mut steps = Vec::new();
-    for batch in store.read(&STEPS)? {
-        let requests = column(&batch, "request_id")?.as_primitive::<UInt64Type>();
-        let engine_steps = column(&batch, "engine_step")?.as_primitive::<UInt64Type>();
-        let phases = column(&batch, "phase")?.as_string::<i32>();
-        let contexts = column(&batch, "context_tokens")?.as_primitive::<UInt32Type>();
-        let new = column(&batch, "new_tokens")?.as_primitive::<UInt32Type>();
-        for row in 0..batch.num_rows() {
-            let Some(&request) = index.get(&requests.value(row)) else { continue };
-            steps.push(CapturedStep {
-                request,
-                engine_step: engine_steps.is_valid(row).then(|| engine_steps.value(row)),
-                is_prefill: phases.value(row) == "prefill",
-                prompt: workload.prompt[request as usize],
-                context: contexts.value(row),
-                new_tokens: new.value(row),
-            });
-        }
-    }
-    Ok(steps)
-}
-
 /// The run's id: a hash of what goes in, so that the same inputs give the same run.
-fn run_id(store: &Store, scenarios: &[Scenario]) -> Result<String> {
+fn run_id(store: &Store, sources: &[Source], scenarios: &[Scenario]) -> Result<String> {
     let mut hash = Sha256::new();
     hash.update(concat!("kvtoll ", env!("CARGO_PKG_VERSION"), "\n"));
     for batch in store.read(&SOURCES)? {
@@ -343,24 +250,11 @@ fn run_id(store: &Store, scenarios: &[Scenario]) -> Result<String> {
         }
     }
     for scenario in scenarios {
-        let Scenario {
-            name,
-            is_baseline,
-            workload,
-            model,
-            policy,
-            machine,
-            mode,
-            rules,
-            rate,
-            parallel,
-            dtype,
-            prices,
-            seed,
-        } = scenario;
+        let Scenario { name, is_baseline, model, machine, mode, rules, rate, parallel, dtype, prices, .. } = scenario;
+        let (workload, policy) = (&sources[scenario.workload].workload.name, scenario.policy.name());
         // The stack goes in by its canonical name: its stages hold addresses of functions.
-        hash.update(format!("{name:?} {is_baseline} {workload} {model:?} {} {machine:?} {mode:?} ", policy.name()));
-        hash.update(format!("{rules:?} {rate:?} {parallel:?} {dtype:?} {prices:?} {seed}\n"));
+        hash.update(format!("{name:?} {is_baseline} {workload:?} {model:?} {policy} {machine:?} {mode:?} "));
+        hash.update(format!("{rules:?} {rate:?} {parallel:?} {dtype:?} {prices:?}\n"));
     }
     let mut id = String::new();
     for byte in hash.finalize().iter().take(6) {
@@ -371,7 +265,13 @@ fn run_id(store: &Store, scenarios: &[Scenario]) -> Result<String> {
 
 /// What each policy loses on each recording of the store.
 fn recorded_errors(store: &Store, scenarios: &[Scenario]) -> Result<Vec<RecordBatch>> {
-    let recorded = load_recordings(store)?;
+    let recorded = match load_recordings(store) {
+        Ok(recorded) => recorded,
+        Err(error) => {
+            talk::warn(&format!("the recordings of the store cannot be used, so no error is known: {error}"));
+            Vec::new()
+        }
+    };
     let mut names = Vec::new();
     let mut batches = Vec::new();
     for scenario in scenarios {
@@ -420,11 +320,18 @@ fn replay_all(sources: &[Source], scenarios: &[Scenario], threads: Option<usize>
 }
 
 /// Says what failed and what is overloaded.
-fn tell(scenarios: &[Scenario], found: &[Result<Found>]) -> Exit {
+fn tell(sources: &[Source], scenarios: &[Scenario], found: &[Result<Found>]) -> Exit {
     let mut exit = Exit::Done;
     for (scenario, found) in scenarios.iter().zip(found) {
         match found {
             Ok(found) => {
+                let unit = sources[scenario.workload].workload.unit_tokens;
+                if scenario.rules.prefix_cache && unit > 0 && !unit.is_multiple_of(BLOCK_TOKENS) {
+                    talk::warn(&format!(
+                        "`{}` shares no prefixes: the trace's blocks of {unit} tokens are no multiple of {BLOCK_TOKENS}",
+                        scenario.name
+                    ));
+                }
                 if let Some(load) = found.offered_load.filter(|&load| load > 1.0 && scenario.mode == Mode::Open) {
                     talk::warn(&format!(
                         "`{}` is offered {load:.2} times what it can serve, so its queue grows to the end; lower `--rate`",

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use engine::error::Result;
 
-use super::replay::{Wanted, carry_out};
-use super::{Exit, ingest, print, report};
+use super::replay::{Wanted, carry_out, quoted};
+use super::{Exit, ingest, print, report, talk};
+use crate::ingest::known_source;
 use crate::output::Format;
 use crate::sql;
 use crate::store::Store;
@@ -32,21 +33,52 @@ pub struct Args {
 
 /// Runs `kvtoll run`.
 pub fn run(args: &Args) -> Result<Exit> {
-    for summary in ingest::read(&args.files, &args.into, &args.reading)? {
-        ingest::describe(&summary);
+    // A typo must not leave a store behind, so everything that can be wrong without the data is looked at first.
+    args.wanted.check()?;
+    if args.wanted.dry_run {
+        return args.wanted.describe();
+    }
+    let files = new_files(args)?;
+    if !files.is_empty() {
+        for summary in ingest::read(&files, &args.into, &args.reading)? {
+            ingest::describe(&summary);
+        }
     }
     let mut store = Store::open(&args.into)?;
     let Some(done) = carry_out(&mut store, &args.wanted)? else { return Ok(Exit::Done) };
     let session = sql::session(&store, Some(&done.run))?;
-    print(&sql::run_named(&session, "summary", &[])?, Format::Auto, None, None)?;
+    print(&sql::run_named(&session, "headline", &[])?, Format::Auto, None, None)?;
     report::write(&session, &again(args), &args.output)?;
     Ok(done.exit)
+}
+
+/// The files that the store does not have yet; with `--again` all of them.
+fn new_files(args: &Args) -> Result<Vec<String>> {
+    let files = crate::ingest::expand(&args.files)?;
+    if args.reading.again || !args.into.exists() {
+        return Ok(files);
+    }
+    let store = Store::open_or_create(&args.into)?;
+    let mut new = Vec::new();
+    for file in files {
+        match known_source(&store, &file) {
+            Some(source) => talk::note(&format!("{file}: in the store already (source {})", source.id)),
+            None => new.push(file),
+        }
+    }
+    Ok(new)
 }
 
 /// The command that does the same again, without what depends on this machine.
 fn again(args: &Args) -> String {
     let mut words = vec!["kvtoll run".to_owned()];
-    words.extend(args.files.iter().cloned());
+    words.extend(args.files.iter().map(|file| quoted(file)));
+    if let Some(format) = &args.reading.format {
+        words.push(format!("--format {}", quoted(format)));
+    }
+    if args.reading.on_bad_row == ingest::BadRow::Quarantine {
+        words.push("--on-bad-row quarantine".to_owned());
+    }
     words.push("--into STORE --output report.html".to_owned());
     words.extend(args.wanted.words());
     words.join(" ")

@@ -1,74 +1,97 @@
-//! Mooncake traces: one JSON object a line, with the prefix hashes of each prompt's blocks.
+//! Mooncake traces and their dialects: one JSON object a line, with the prefix hashes of each prompt's blocks.
 //!
 //! ```text
 //! {"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 2353]}
+//! {"request_id":"r2","session_id":"s1","input_length":1024,"output_length":9,"hash_ids":[1,2],"wait_for":["r1"],"delay":12.5,"tool_wait_ms":300}
 //! ```
 //!
-//! `timestamp` counts milliseconds from the start of the trace; a block has 512 tokens, and the last block counts though
-//! it is not full, so `hash_ids` has ceil(`input_length` / 512) entries. An id stands for its block and all before it.
-//! Ids are u64 from end to end.
+//! The first line is Mooncake's own: `timestamp` counts milliseconds from the start of the trace; a block has 512 tokens,
+//! and the last block counts though it is not full, so `hash_ids` has ceil(`input_length` / 512) entries. An id stands for
+//! its block and all before it. Ids are u64 from end to end. The second is Dynamo's agentic form of it. What the dialects
+//! change, and how it is found:
+//!
+//! * Blocks of 64 or 16 tokens, and a partial last block without an id: the first rows decide ([`super::blocks`]); a row
+//!   may name its own `block_size` (`PyPI` kvcache-simulator). A row that contradicts what was found is a bad row.
+//! * `timestamp` in seconds (guidellm, vLLM `timed_trace`): taken where decimal points occur in the first rows and
+//!   milliseconds would mean more than 200 requests or 500,000 prompt tokens per second.
+//! * `session_id` and `delay` (`AIPerf`, Dynamo): turns are numbered in file order, and `delay` and `tool_wait_ms` (always
+//!   milliseconds) add up to the pause. A row that follows others by `delay` or `wait_for` needs no `timestamp`.
+//! * Dynamo's other names `input_tokens`, `output_tokens`, `created_time` and `delay_ms`; `request_id` becomes
+//!   `source_key`, `request_kind` becomes `kind`, and of `wait_for` the last known request is the parent.
 //!
 //! Ids of different files never mean the same content (`sources.hash_scope` is `file`). They are stored as they are; a
 //! replay takes one source as its workload, so that they do not meet.
 //!
 //! Refused, row by row: what is no JSON object, a missing or repeated key, a negative or broken number, an id of 2^64 or
 //! more, and a number of ids that does not fit the length. Rows in which nothing was generated are kept with the status
-//! `no_output`. Keys beyond the four are counted and not kept.
+//! `no_output`. Other keys (`text_input`, `branches`, `prefix_reset`, `tool_events`, ...) are counted and not kept.
+
+use std::borrow::Cow;
 
 use engine::error::{Error, Result};
 
-use super::json::{Scan, bad_at, named};
-use super::problem::{Bad, Problem};
+use super::blocks::{Blocks, Rounding, guess};
+use super::json::{Scan, bad_at};
+use super::problem::Bad;
+use super::recent::{Recent, Sessions};
 use super::requests::{Request, Requests};
+use super::rows::{self, Outcome, Watch};
 use super::sink::{Event, Severity, Sink};
-use super::source::{Body, Input, Line};
+use super::source::{Input, Line};
 use super::time::{TimeUnit, decimal_ns};
-use super::{Format, Head, Settings, Sniff};
+use super::walk::{self, Unknown};
+use super::{Format, Head, Options, Origin, Settings, Sniff};
 
 /// The adapter.
 pub(super) static FORMAT: Format = Format {
     name: "mooncake",
-    doc: "Mooncake request traces with block hashes, as JSON lines",
+    doc: "Mooncake request traces with block hashes, as JSON lines, and their dialects (AIPerf, Dynamo, guidellm, vLLM)",
     spec: "https://github.com/kvcache-ai/Mooncake/tree/main/FAST25-release",
     verified: true,
     sniff,
     read,
 };
 
-/// Tokens of a block, by the format.
-const BLOCK: u32 = 512;
+/// What the format says.
+const STANDARD: Blocks = Blocks { tokens: 512, rounding: Rounding::Ceil };
 
-const KEYS: [&str; 4] = ["timestamp", "input_length", "output_length", "hash_ids"];
+/// The four keys, each with its other name.
+const KEYS: [[&str; 2]; 4] = [
+    ["timestamp", "created_time"],
+    ["input_length", "input_tokens"],
+    ["output_length", "output_tokens"],
+    ["hash_ids", "hash_ids"],
+];
 
-const UNKNOWN_KEY: Event =
-    Event { severity: Severity::DataLoss, code: "unknown_key", advice: Some("the key is not stored") };
-const NO_OUTPUT: Event = Event { severity: Severity::Info, code: "no_output", advice: None };
-const EMPTY_LINE: Event = Event { severity: Severity::Info, code: "empty_line", advice: None };
-const BACKWARDS: Event = Event {
+/// Keys of formats that share some of these.
+const OTHERS: [&str; 3] = ["chat_id", "sys_prompt", "event"];
+
+const NO_IDS: Event = Event {
     severity: Severity::Notice,
-    code: "time_backwards",
-    advice: Some("rows stay in file order; check whether the trace wraps or was joined"),
+    code: "no_block_ids",
+    advice: Some("such a request has no blocks to share; its lengths are kept"),
 };
-const ROUNDED: Event = Event { severity: Severity::Notice, code: "time_rounded", advice: None };
+const DEPENDENCIES: Event = Event {
+    severity: Severity::DataLoss,
+    code: "dependencies",
+    advice: Some("only the last known of them is kept, as `parent_request_id`"),
+};
 
 fn sniff(head: &Head<'_>) -> Sniff {
     if head.directory {
         return Sniff::No;
     }
-    let has = |line: &[u8], key: &str| {
-        let key = format!("\"{key}\"");
-        line.windows(key.len()).any(|window| window == key.as_bytes())
-    };
+    let has = |line: &[u8], key: &str| walk::has_keys(line, &[key]);
     let mut best: Option<Vec<&str>> = None;
     for line in head.bytes.split(|byte| *byte == b'\n').take(20) {
         let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line).trim_ascii();
-        let missing: Vec<&str> = KEYS.into_iter().filter(|key| !has(line, key)).collect();
-        if !line.starts_with(b"{") || missing.len() == KEYS.len() {
+        let lacks = |names: &&[&str; 2]| !names.iter().any(|name| has(line, name));
+        let missing: Vec<&str> = KEYS.iter().filter(lacks).map(|names| names[0]).collect();
+        if !line.starts_with(b"{") || missing.len() > 2 {
             continue;
         }
-        if has(line, "chat_id") || has(line, "sys_prompt") {
-            let why = "rows hold `chat_id` or `sys_prompt`: a Qwen-Bailian or RAGPulse trace, with other blocks";
-            return Sniff::Nearly(why.to_owned());
+        if OTHERS.iter().any(|key| has(line, key)) {
+            return Sniff::No;
         }
         if best.as_ref().is_none_or(|best| missing.len() < best.len()) {
             best = Some(missing);
@@ -84,192 +107,340 @@ fn sniff(head: &Head<'_>) -> Sniff {
     }
 }
 
-/// One row; its ids are in the scratch list.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Row {
-    arrival_ns: i64,
-    exact: bool,
+/// One row as it is written; its ids are in the scratch list.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct Row<'a> {
+    /// The instant as it is written, and where.
+    time: Option<(&'a [u8], usize)>,
     input: u32,
     output: u32,
+    /// Where the ids are; none if they are null.
+    ids_at: Option<usize>,
+    key: Option<Cow<'a, str>>,
+    session: Option<Cow<'a, str>>,
+    kind: Option<Cow<'a, str>>,
+    delay_ns: Option<i64>,
+    block_tokens: Option<u32>,
+    wait_for: Vec<Cow<'a, str>>,
+    output_token_ids: Option<Vec<u32>>,
+}
+
+/// How a file is read.
+#[derive(Debug, Clone, Copy)]
+struct Setup {
+    unit: TimeUnit,
+    blocks: Blocks,
+    origin: Origin,
+    epoch: bool,
+}
+
+/// What is known of the rows before.
+struct Before {
+    watch: Watch,
+    sessions: Sessions,
+    keys: Recent<Box<str>, u64>,
+    /// The block size that rows named, if it is one.
+    named: Option<Option<u32>>,
 }
 
 fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
-    let Body::Lines(lines) = &mut input.body else {
-        return Err(Error::data(format!("expected a file of JSON lines, found the directory `{}`", input.path)));
-    };
-    let unit = input.options.time_unit.unwrap_or(TimeUnit::Ms);
-    let block = input.options.block_tokens.unwrap_or(BLOCK);
-    if block == 0 {
-        return Err(Error::usage("expected blocks of at least one token, found 0"));
-    }
+    let lines = rows::lines(input.path, &mut input.body)?;
+    let first = rows::first(lines)?;
+    let setup = settings(input.path, input.options, first.iter().map(rows::Kept::line))?;
     let mut requests = Requests::new();
     let mut ids: Vec<u64> = Vec::new();
-    let mut latest = i64::MIN;
-    while let Some(line) = lines.next_line()? {
-        if line.is_blank() {
-            sink.log(EMPTY_LINE, "an empty line was skipped", Some(line.number), Some(line.offset));
-            continue;
-        }
-        sink.found(1);
-        ids.clear();
-        let mut unknown: Vec<(&[u8], usize)> = Vec::new();
-        match parse(line.bytes, unit, block, &mut ids, &mut |key, at| unknown.push((key, at))) {
-            Err(bad) => sink.reject(Problem::in_line(input.path, line.bytes, line.number, line.offset, bad))?,
-            Ok(row) => {
-                log_row(sink, line, row, latest, &unknown);
-                latest = row.arrival_ns;
-                let request = Request {
-                    arrival_ns: Some(row.arrival_ns),
-                    prompt_tokens: row.input,
-                    output_tokens: row.output,
-                    block_tokens: Some(block),
-                    block_hashes: Some(&ids),
-                    ..Request::default()
-                };
-                requests.push(&request, &[], sink)?;
+    let mut before = Before { watch: Watch::new(), sessions: Sessions::new(), keys: Recent::new(), named: None };
+    rows::each(input.path, &first, lines, sink, &mut |line, sink| {
+        let mut unknown = Unknown::new();
+        let good = parse(line.bytes, setup.blocks.most(), &mut ids, &mut unknown)
+            .and_then(|row| Ok((settle(line.bytes, &row, ids.len(), setup)?, row)));
+        match good {
+            Err(bad) => Ok(Outcome::Bad(bad)),
+            Ok((time, row)) => {
+                before.watch.unknown(sink, line, &unknown);
+                push(&row, time, &ids, setup, line, &mut before, &mut requests, sink)?;
+                Ok(Outcome::Row)
             }
         }
-    }
+    })?;
     requests.flush(sink)?;
     Ok(Settings {
-        time_unit: Some(unit.name()),
-        clock: Some("trace_start"),
-        block_tokens: Some(block),
-        rounding: Some("ceil"),
+        time_unit: Some(setup.unit.name()),
+        clock: Some(if setup.epoch { "epoch" } else { "trace_start" }),
+        block_tokens: before.named.unwrap_or(Some(setup.blocks.tokens)),
+        rounding: Some(setup.blocks.rounding.name()),
         hash_scope: Some("file"),
         id_kind: Some("prefix"),
-        flag: input.options.time_unit.is_some() || input.options.block_tokens.is_some(),
+        origin: setup.origin,
     })
 }
 
-fn log_row(sink: &mut Sink<'_>, line: Line<'_>, row: Row, latest: i64, unknown: &[(&[u8], usize)]) {
-    let at = |column: usize| Some(line.offset + column as u64);
-    for (key, column) in unknown {
-        let message = format!("the key {} is not part of the format", named(key));
-        sink.log(UNKNOWN_KEY, &message, Some(line.number), at(*column));
+#[expect(clippy::too_many_arguments, reason = "one row with its line and what the loop over rows owns")]
+fn push(
+    row: &Row<'_>,
+    time: Option<(i64, bool)>,
+    ids: &[u64],
+    setup: Setup,
+    line: Line<'_>,
+    before: &mut Before,
+    requests: &mut Requests,
+    sink: &mut Sink<'_>,
+) -> Result<()> {
+    before.watch.output(sink, line.number, line.offset, row.output);
+    if let Some(time) = time {
+        before.watch.time(sink, line.number, line.offset, time);
     }
-    if row.output == 0 {
-        let message = "a request without output tokens was kept with the status `no_output`";
-        sink.log(NO_OUTPUT, message, Some(line.number), at(0));
+    if row.ids_at.is_none() {
+        sink.log(NO_IDS, "a row has no block ids", Some(line.number), Some(line.offset));
     }
-    if row.arrival_ns < latest {
-        sink.log(BACKWARDS, "a timestamp is earlier than that of the row before", Some(line.number), at(0));
+    if row.wait_for.len() > 1 {
+        sink.log(DEPENDENCIES, "a row waits for several requests", Some(line.number), Some(line.offset));
     }
-    if !row.exact {
-        sink.log(ROUNDED, "a timestamp was rounded to the nanosecond", Some(line.number), at(0));
+    if let Some(named) = row.block_tokens {
+        let known = before.named.get_or_insert(Some(named));
+        *known = known.filter(|known| *known == named);
+    }
+    let session = row.session.as_deref();
+    let (turn, earlier) = session.map(|session| before.sessions.next(session)).unzip();
+    let awaited = row.wait_for.iter().rev().find_map(|key| before.keys.get(key.as_ref()).copied());
+    let request = Request {
+        source_key: row.key.as_deref(),
+        session_id: session,
+        turn,
+        parent: earlier.flatten().or(awaited),
+        kind: row.kind.as_deref(),
+        arrival_ns: time.map(|(ns, _)| ns),
+        delay_ns: row.delay_ns,
+        prompt_tokens: row.input,
+        output_tokens: row.output,
+        block_tokens: Some(row.block_tokens.unwrap_or(setup.blocks.tokens)),
+        block_hashes: row.ids_at.is_some().then_some(ids),
+        output_token_ids: row.output_token_ids.as_deref(),
+        ..Request::default()
+    };
+    let id = requests.push(&request, &[], sink)?;
+    if let Some(session) = session {
+        before.sessions.took(session, id);
+    }
+    if let Some(key) = &row.key {
+        before.keys.put(key.as_ref().into(), id);
+    }
+    Ok(())
+}
+
+/// Decides on block size, rounding and time unit by the first lines.
+fn settings<'a>(path: &str, options: &Options, first: impl Iterator<Item = Line<'a>>) -> Result<Setup> {
+    let (mut counts, mut times) = (Vec::new(), Times::default());
+    let mut ids = Vec::new();
+    for line in first {
+        let Ok(row) = parse(line.bytes, usize::MAX, &mut ids, &mut Unknown::new()) else { continue };
+        if row.ids_at.is_some() && row.block_tokens.is_none() {
+            counts.push((row.input, ids.len()));
+        }
+        if let Some((token, _)) = row.time {
+            times.add(token, row.input);
+        }
+    }
+    let (blocks, origin) = guess(path, &counts, STANDARD, options.block_tokens)?;
+    let (unit, unit_origin) = times.unit(path, options.time_unit)?;
+    Ok(Setup { unit, blocks, origin: origin.max(unit_origin), epoch: times.epoch(unit) })
+}
+
+/// The instants of the first rows, for a judgement and no more: floating point will do.
+#[derive(Debug, Default)]
+struct Times {
+    decimal: bool,
+    rows: u32,
+    tokens: u64,
+    span: Option<(f64, f64)>,
+}
+
+/// More than this is no trace of a service in milliseconds: the largest public ones reach 45 requests and 90,000 prompt
+/// tokens per second.
+const REQUESTS_PER_S: f64 = 200.0;
+const TOKENS_PER_S: f64 = 500_000.0;
+
+/// More than this contradicts a flag.
+const MOST_REQUESTS_PER_S: f64 = 100_000.0;
+
+impl Times {
+    fn add(&mut self, token: &[u8], tokens: u32) {
+        let Some(time) = std::str::from_utf8(token).ok().and_then(|text| text.parse::<f64>().ok()) else { return };
+        self.decimal |= token.contains(&b'.');
+        self.rows += 1;
+        self.tokens += u64::from(tokens);
+        let (first, last) = self.span.unwrap_or((time, time));
+        self.span = Some((first.min(time), last.max(time)));
+    }
+
+    /// Requests and tokens per second, if the instants are in this unit; none where the rows do not tell.
+    fn rates(&self, unit: TimeUnit) -> Option<(f64, f64)> {
+        let (first, last) = self.span?;
+        let seconds = (last - first) / per_second(unit);
+        (self.rows >= 4 && seconds > 0.0).then(|| (f64::from(self.rows) / seconds, self.tokens as f64 / seconds))
+    }
+
+    fn unit(&self, path: &str, flag: Option<TimeUnit>) -> Result<(TimeUnit, Origin)> {
+        let absurd = |(requests, tokens)| requests > REQUESTS_PER_S || tokens > TOKENS_PER_S;
+        let seconds = self.decimal && self.rates(TimeUnit::Ms).is_some_and(absurd);
+        let found = if seconds { (TimeUnit::S, Origin::Detected) } else { (TimeUnit::Ms, Origin::Format) };
+        let Some(unit) = flag else { return Ok(found) };
+        match self.rates(unit) {
+            Some((requests, _)) if requests > MOST_REQUESTS_PER_S && unit != found.0 => Err(Error::data(format!(
+                "expected instants in {} in `{path}`, as the flag says, found {:.0} requests per second in its first rows",
+                unit.name(),
+                requests
+            ))
+            .hint("without the flag the unit is found from the data")),
+            _ => Ok((unit, Origin::Flag)),
+        }
+    }
+
+    /// Whether the instants count from 1970: they lie after September 2001.
+    fn epoch(&self, unit: TimeUnit) -> bool {
+        self.span.is_some_and(|(first, _)| first / per_second(unit) > 1e9)
     }
 }
 
-/// Reads one line. `unknown` gets each key that is not part of the format, with its offset.
+/// How many units a second has.
+fn per_second(unit: TimeUnit) -> f64 {
+    match unit {
+        TimeUnit::Ns => 1e9,
+        TimeUnit::Us => 1e6,
+        TimeUnit::Ms => 1e3,
+        TimeUnit::S => 1.0,
+    }
+}
+
+/// Reads one line as it is written. `unknown` gets each key that is not part of the format, with its offset.
 fn parse<'a>(
     line: &'a [u8],
-    unit: TimeUnit,
-    block: u32,
+    most: usize,
     ids: &mut Vec<u64>,
-    unknown: &mut dyn FnMut(&'a [u8], usize),
-) -> std::result::Result<Row, Bad> {
+    unknown: &mut Unknown<'a>,
+) -> std::result::Result<Row<'a>, Bad> {
+    let mut row = Row::default();
+    let (mut input, mut output, mut hashes, mut tool_ns) = (None, None, None, None);
+    ids.clear();
     let mut scan = Scan::new(line);
-    let (mut time, mut input, mut output, mut hashes) = (None, None, None, None);
-    scan.expect(b'{', "a JSON object")?;
-    let mut first = true;
-    loop {
-        if scan.take(b'}') {
-            if first {
-                break;
-            }
-            // Only reached after a comma: JSON has no trailing comma.
-            return Err(bad_at(line, scan.at() - 1, "json", "a key in quotes"));
-        }
-        first = false;
-        scan.peek();
-        let key_at = scan.at();
-        let key = scan.key()?;
-        scan.peek();
+    let mut key = |scan: &mut Scan<'a>, key: &'a [u8], key_at: usize| {
         let at = scan.at();
         let again = match key {
-            b"timestamp" => time.replace(instant(&mut scan, unit)?).is_some(),
-            b"input_length" => input.replace((tokens(&mut scan, "`input_length`")?, at)).is_some(),
-            b"output_length" => output.replace(tokens(&mut scan, "`output_length`")?).is_some(),
-            b"hash_ids" => {
-                let again = hashes.replace(at).is_some();
-                list(&mut scan, block, ids)?;
-                again
+            b"timestamp" | b"created_time" => {
+                let token = if walk::null(scan)? { None } else { Some((number(scan)?, at)) };
+                token.is_some_and(|token| row.time.replace(token).is_some())
             }
+            b"input_length" | b"input_tokens" => input.replace(walk::tokens(scan, "`input_length`")?).is_some(),
+            b"output_length" | b"output_tokens" => output.replace(walk::tokens(scan, "`output_length`")?).is_some(),
+            b"hash_ids" => {
+                let given = if walk::null(scan)? { None } else { Some(at) };
+                if given.is_some() {
+                    scan.ids("`hash_ids`", "a block id", most, ids)?;
+                }
+                hashes.replace(given).is_some()
+            }
+            b"session_id" => put(&mut row.session, walk::maybe_id(scan, line, "`session_id`")?),
+            b"request_id" => put(&mut row.key, walk::maybe_id(scan, line, "`request_id`")?),
+            b"request_kind" => put(&mut row.kind, walk::maybe_text(scan, line, "`request_kind`")?),
+            b"delay" | b"delay_ms" => put(&mut row.delay_ns, pause(scan, "`delay`")?),
+            b"tool_wait_ms" => put(&mut tool_ns, pause(scan, "`tool_wait_ms`")?),
+            b"block_size" => {
+                let size = walk::maybe_tokens(scan, "`block_size`")?;
+                if size == Some(0) {
+                    return Err(bad_at(line, at, "out_of_range", "`block_size` of at least 1"));
+                }
+                put(&mut row.block_tokens, size)
+            }
+            b"wait_for" => {
+                walk::list(scan, "`wait_for`", &mut |scan| {
+                    row.wait_for.push(walk::text(scan, line, "a request id")?);
+                    Ok(())
+                })?;
+                false
+            }
+            b"output_token_ids" if !walk::null(scan)? => {
+                let mut tokens = Vec::new();
+                walk::token_ids(scan, "`output_token_ids`", &mut tokens)?;
+                put(&mut row.output_token_ids, Some(tokens))
+            }
+            b"output_token_ids" => false,
             other => {
                 scan.value()?;
-                unknown(other, key_at);
+                unknown.push((other, key_at));
                 false
             }
         };
-        if again {
-            return Err(bad_at(line, key_at, "duplicate_key", "each key once"));
-        }
-        if !scan.take(b',') {
-            scan.expect(b'}', "`,` or `}`")?;
-            break;
-        }
+        if again { Err(bad_at(line, key_at, "duplicate_key", "each key once")) } else { Ok(()) }
+    };
+    if scan.peek() != Some(b'{') {
+        return Err(scan.bad("json", "a JSON object"));
     }
+    walk::object(&mut scan, "a JSON object", &mut key)?;
     scan.end()?;
     let missing = |name: &str| bad_at(line, scan.at(), "missing_key", format!("the key `{name}`"));
-    let (arrival_ns, exact) = time.ok_or_else(|| missing("timestamp"))?;
-    let (input, _) = input.ok_or_else(|| missing("input_length"))?;
-    let output = output.ok_or_else(|| missing("output_length"))?;
-    let hashes_at = hashes.ok_or_else(|| missing("hash_ids"))?;
-    let blocks = input.div_ceil(block) as usize;
-    if ids.len() != blocks {
-        return Err(Bad {
-            at: hashes_at,
-            code: "block_count",
-            expected: format!("{blocks} blocks of {block} for {input} tokens"),
-            found: format!("{}: the block count does not fit the length", ids.len()),
-        });
+    if row.time.is_none() && row.delay_ns.is_none() && tool_ns.is_none() && row.wait_for.is_empty() {
+        return Err(missing("timestamp"));
     }
-    Ok(Row { arrival_ns, exact, input, output })
+    let texts = unknown.iter().any(|(key, _)| matches!(*key, b"text_input" | b"messages"));
+    row.input = input.ok_or_else(|| match texts {
+        true => bad_at(line, scan.at(), "missing_key", "the key `input_length`, since text must be tokenised first"),
+        false => missing("input_length"),
+    })?;
+    row.output = output.ok_or_else(|| missing("output_length"))?;
+    row.ids_at = hashes.ok_or_else(|| missing("hash_ids"))?;
+    row.delay_ns = match (row.delay_ns, tool_ns) {
+        (None, None) => None,
+        (delay, tools) => Some(delay.unwrap_or(0).saturating_add(tools.unwrap_or(0))),
+    };
+    Ok(row)
 }
 
-fn instant(scan: &mut Scan<'_>, unit: TimeUnit) -> std::result::Result<(i64, bool), Bad> {
+/// Fills a slot; whether it was filled before.
+fn put<T>(slot: &mut Option<T>, value: Option<T>) -> bool {
+    value.is_some_and(|value| slot.replace(value).is_some())
+}
+
+/// A pause in milliseconds, or `null` for none.
+fn pause(scan: &mut Scan<'_>, what: &str) -> std::result::Result<Option<i64>, Bad> {
+    if walk::null(scan)? { Ok(None) } else { walk::time(scan, what, TimeUnit::Ms).map(|(ns, _)| Some(ns)) }
+}
+
+/// An instant as it is written.
+fn number<'a>(scan: &mut Scan<'a>) -> std::result::Result<&'a [u8], Bad> {
     let at = scan.at();
     let token = scan.number("`timestamp` as a number")?;
     if token.first() == Some(&b'-') {
         return Err(scan.bad_from(at, "negative", "`timestamp` of at least zero"));
     }
+    Ok(token)
+}
+
+/// Checks a row against the settings of the file, and gives its instant.
+fn settle(line: &[u8], row: &Row<'_>, ids: usize, setup: Setup) -> std::result::Result<Option<(i64, bool)>, Bad> {
+    let blocks = Blocks { tokens: row.block_tokens.unwrap_or(setup.blocks.tokens), ..setup.blocks };
+    let expected = blocks.count(row.input);
+    if let Some(at) = row.ids_at
+        && ids != expected as usize
+    {
+        return Err(Bad {
+            at,
+            code: "block_count",
+            expected: format!("{expected} blocks of {} for {} tokens", blocks.tokens, row.input),
+            found: format!("{ids}: the block count does not fit the length"),
+        });
+    }
+    row.time.map(|(token, at)| instant(line, token, at, setup.unit)).transpose()
+}
+
+fn instant(line: &[u8], token: &[u8], at: usize, unit: TimeUnit) -> std::result::Result<(i64, bool), Bad> {
     // Nearly all are whole numbers of a few digits.
-    if token.len() <= 9 && token.iter().all(u8::is_ascii_digit) && unit == TimeUnit::Ms {
+    if token.len() <= 9 && unit == TimeUnit::Ms && token.iter().all(u8::is_ascii_digit) {
         let value = token.iter().fold(0_i64, |value, digit| value * 10 + i64::from(digit - b'0'));
         return Ok((value * 1_000_000, true));
     }
     decimal_ns(token, unit).ok_or_else(|| {
-        let expected = format!("`timestamp` in {} below 2^63 nanoseconds", unit.name());
-        scan.bad_from(at, "out_of_range", expected)
+        bad_at(line, at, "out_of_range", format!("`timestamp` in {} below 2^63 nanoseconds", unit.name()))
     })
-}
-
-fn tokens(scan: &mut Scan<'_>, what: &str) -> std::result::Result<u32, Bad> {
-    let at = scan.at();
-    let value = scan.whole(what)?;
-    u32::try_from(value).map_err(|_| scan.bad_from(at, "out_of_range", format!("{what} of at most {}", u32::MAX)))
-}
-
-fn list(scan: &mut Scan<'_>, block: u32, ids: &mut Vec<u64>) -> std::result::Result<(), Bad> {
-    // The longest prompt that fits u32 has so many blocks: a line of millions of ids must not fill the memory.
-    let most = u32::MAX.div_ceil(block) as usize;
-    ids.clear();
-    if scan.peek() != Some(b'[') {
-        return Err(scan.bad("wrong_type", "`hash_ids` as a list"));
-    }
-    scan.take(b'[');
-    if scan.take(b']') {
-        return Ok(());
-    }
-    loop {
-        if ids.len() == most {
-            return Err(scan.bad("block_count", format!("at most {most} block ids")));
-        }
-        ids.push(scan.whole("a block id")?);
-        if !scan.take(b',') {
-            return scan.expect(b']', "`,` or `]`");
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! A bad row, and how it is shown.
 
+use super::pieces::Place;
+
 /// The most bytes of a row that are kept.
 pub(super) const RAW_BYTES: usize = 4096;
 
@@ -45,9 +47,25 @@ pub(super) struct Problem {
 }
 
 impl Problem {
+    /// A problem in a value that begins somewhere in a line and may go on in the next ones.
+    pub(super) fn in_piece(path: &str, text: &[u8], place: Place, bad: Bad) -> Self {
+        let at = bad.at.min(text.len());
+        let lines_before = text[..at].iter().filter(|byte| **byte == b'\n').count();
+        let from = text[..at].iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        let to = text[at..].iter().position(|byte| *byte == b'\n').map_or(text.len(), |end| at + end);
+        let before = if lines_before == 0 { place.column } else { 0 };
+        let number = place.line + lines_before as u64;
+        Self::at_column(path, &text[from..to], number, place.offset, before, Bad { at: at - from, ..bad })
+    }
+
     /// A problem in a line of text.
     pub(super) fn in_line(path: &str, line: &[u8], number: u64, byte_offset: u64, bad: Bad) -> Self {
-        let column = bad.at as u64 + 1;
+        Self::at_column(path, line, number, byte_offset, 0, bad)
+    }
+
+    /// A problem in text that begins after `before` bytes of its line.
+    fn at_column(path: &str, line: &[u8], number: u64, byte_offset: u64, before: u64, bad: Bad) -> Self {
+        let column = before + bad.at as u64 + 1;
         let (excerpt, caret) = excerpt(line, bad.at);
         let shown = format!(
             "{path}:{number}:{column}: expected {}, found {}\n  {excerpt}\n  {:caret$}^",

@@ -71,9 +71,8 @@ const BATCH_ROWS: u64 = 64 << 10;
 /// The most bytes that one row may average: a token-grade row of a million tokens stays far below.
 const ROW_BYTES: u64 = 64 << 20;
 
-const UNKNOWN_COLUMN: Event =
-    Event { severity: Severity::Notice, code: "unknown_column", advice: Some("kept as it is") };
-const UNKNOWN_KEY: Event = Event { severity: Severity::Notice, code: "unknown_key", advice: Some("not stored") };
+const UNKNOWN_COLUMN: Event = Event { severity: Severity::Info, code: "unknown_column", advice: Some("kept as it is") };
+const UNKNOWN_KEY: Event = Event { severity: Severity::Info, code: "unknown_key", advice: Some("not stored") };
 const UNKNOWN_FILE: Event = Event { severity: Severity::DataLoss, code: "unknown_file", advice: Some("not read") };
 const NO_OUTPUT: Event = Event { severity: Severity::Info, code: "no_output", advice: None };
 

@@ -155,6 +155,12 @@ impl Requests {
         Ok(id)
     }
 
+    /// Adds the segments of a request that was pushed without them.
+    pub(super) fn add_segments(&mut self, id: u64, segments: &[Segment<'_>]) {
+        self.entries += segments.len();
+        self.segments.push(id, segments);
+    }
+
     /// Hands on what is left.
     pub(super) fn flush(&mut self, sink: &mut Sink<'_>) -> Result<()> {
         let rows = self.prompt.values_slice().len();

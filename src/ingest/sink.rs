@@ -16,6 +16,9 @@ use super::{OnBadRow, Options, Parcel};
 /// Bad rows per batch.
 const REJECTS: usize = 1024;
 
+/// Entries of the log before kinds are merged.
+const KINDS: usize = 256;
+
 /// How much an event matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Severity {
@@ -189,8 +192,14 @@ impl<'a> Sink<'a> {
         }
     }
 
-    /// Counts an event; `message` describes the kind, and is one entry of the log.
+    /// Counts an event; `message` describes the kind, and is one entry of the log. Once the log is long, further kinds
+    /// of a code share an entry: a file in which each row has keys of its own must not fill the memory.
     pub(super) fn log(&mut self, event: Event, message: &str, line: Option<u64>, byte: Option<u64>) {
+        let message = match self.log.len() {
+            0..KINDS => message,
+            _ if self.log.iter().any(|entry| entry.code == event.code && entry.message == message) => message,
+            _ => "further events of this code, of several kinds",
+        };
         let known = self.log.iter_mut().find(|entry| entry.code == event.code && entry.message == message);
         match known {
             Some(entry) => entry.count += 1,

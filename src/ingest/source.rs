@@ -323,7 +323,22 @@ impl Line<'_> {
     }
 }
 
+/// The bytes after the lines that were taken: for a file that is one large value.
+impl Read for Lines {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.reader.read(buffer)?;
+        self.next_offset += count as u64;
+        Ok(count)
+    }
+}
+
 impl Lines {
+    /// Bytes that come next, none of them taken: the sniffed head, if nothing was taken yet. Empty at the end, and where
+    /// the stream is damaged, which the next read tells.
+    pub(super) fn peek(&mut self) -> &[u8] {
+        self.reader.fill_buf().unwrap_or_default()
+    }
+
     fn new(head: Vec<u8>, rest: Box<dyn Read>, path: &str, limit: usize) -> Self {
         let reader = BufReader::with_capacity(256 << 10, Cursor::new(head).chain(rest));
         let reader: Box<dyn BufRead> = Box::new(reader);
@@ -339,9 +354,7 @@ impl Lines {
         self.buffer.clear();
         let limit = self.limit as u64 + 1;
         let count = self.reader.by_ref().take(limit).read_until(b'\n', &mut self.buffer);
-        let count = count.map_err(|error| {
-            unreadable(&self.path, &error).hint("a compressed file that was cut or damaged cannot be read to its end")
-        })?;
+        let count = count.map_err(|error| damaged(&self.path, &error))?;
         if count == 0 {
             return Ok(None);
         }
@@ -349,10 +362,7 @@ impl Lines {
         let offset = self.next_offset;
         self.next_offset += count as u64;
         if count > self.limit && self.buffer.last() != Some(&b'\n') {
-            return Err(Error::data(format!(
-                "expected lines of at most {} bytes in `{}`, found a longer one: line {}",
-                self.limit, self.path, self.number
-            )));
+            return Err(self.too_long(self.number));
         }
         let line = self.buffer.strip_suffix(b"\n").unwrap_or(&self.buffer);
         let line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -362,6 +372,51 @@ impl Lines {
             None => Line { bytes: line, number: self.number, offset },
         }))
     }
+}
+
+impl Lines {
+    /// Whole lines with their ends, about `target` bytes of them, into `into`, which is emptied first; the last line of a
+    /// file needs no end. Gives the number and the offset of the first; none at the end.
+    ///
+    /// # Errors
+    /// As [`Lines::next_line`].
+    pub(super) fn block(&mut self, target: usize, into: &mut Vec<u8>) -> Result<Option<(u64, u64)>> {
+        into.clear();
+        let mut read = self.reader.by_ref().take(target as u64).read_to_end(into);
+        if read.is_ok() && into.len() == target && into.last() != Some(&b'\n') {
+            read = self.reader.by_ref().take(self.limit as u64 + 1).read_until(b'\n', into);
+        }
+        read.map_err(|error| damaged(&self.path, &error))?;
+        if into.is_empty() {
+            return Ok(None);
+        }
+        let first = (self.number + 1, self.next_offset);
+        if into.len() > self.limit
+            && let Some(at) = into.split(|byte| *byte == b'\n').position(|line| line.len() > self.limit)
+        {
+            return Err(self.too_long(first.0 + at as u64));
+        }
+        self.number += count(into, b'\n') as u64 + u64::from(into.last() != Some(&b'\n'));
+        self.next_offset += into.len() as u64;
+        Ok(Some(first))
+    }
+
+    fn too_long(&self, number: u64) -> Error {
+        Error::data(format!(
+            "expected lines of at most {} bytes in `{}`, found a longer one: line {number}",
+            self.limit, self.path
+        ))
+    }
+}
+
+fn damaged(path: &str, error: &io::Error) -> Error {
+    unreadable(path, error).hint("a compressed file that was cut or damaged cannot be read to its end")
+}
+
+/// How often a byte occurs. The sums of up to 255 bytes fit a byte, so that the compiler can count many at once.
+pub(super) fn count(bytes: &[u8], byte: u8) -> usize {
+    let in_piece = |piece: &[u8]| usize::from(piece.iter().map(|one| u8::from(*one == byte)).sum::<u8>());
+    bytes.chunks(255).map(in_piece).sum()
 }
 
 #[cfg(test)]

@@ -15,32 +15,32 @@ use crate::store::Store;
 const GOOD: &str = r#"{"timestamp": 0, "input_length": 700, "output_length": 5, "hash_ids": [0, 1]}"#;
 
 /// A directory with a store and files to ingest.
-struct Bench {
+pub(super) struct Bench {
     directory: tempfile::TempDir,
 }
 
 impl Bench {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { directory: tempfile::tempdir().unwrap() }
     }
 
-    fn file(&self, name: &str, bytes: impl AsRef<[u8]>) -> String {
+    pub(super) fn file(&self, name: &str, bytes: impl AsRef<[u8]>) -> String {
         let path = self.directory.path().join(name);
         fs::write(&path, bytes).unwrap();
         path.to_str().unwrap().to_owned()
     }
 
-    fn store(&self) -> Store {
+    pub(super) fn store(&self) -> Store {
         Store::open_or_create(&self.directory.path().join("store")).unwrap()
     }
 
-    fn ingest(&self, paths: &[&str], options: &Options) -> Result<Vec<Summary>> {
+    pub(super) fn ingest(&self, paths: &[&str], options: &Options) -> Result<Vec<Summary>> {
         let paths: Vec<String> = paths.iter().map(|path| (*path).to_owned()).collect();
         ingest(&mut self.store(), &paths, options, &|_| {})
     }
 
     /// The error of ingesting a file with these bytes, its path shown as FILE.
-    fn error(&self, bytes: impl AsRef<[u8]>) -> Error {
+    pub(super) fn error(&self, bytes: impl AsRef<[u8]>) -> Error {
         let path = self.file("bad", bytes);
         let error = self.ingest(&[&path], &Options::standard()).unwrap_err();
         assert_eq!(error.kind(), Kind::Data);
@@ -50,21 +50,21 @@ impl Bench {
     }
 }
 
-fn sample(name: &str) -> String {
+pub(super) fn sample(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces").join(name);
     path.to_str().unwrap().to_owned()
 }
 
-fn quarantine() -> Options {
+pub(super) fn quarantine() -> Options {
     Options { on_bad_row: OnBadRow::Quarantine, ..Options::standard() }
 }
 
-fn column<T: arrow::array::ArrowPrimitiveType>(batches: &[RecordBatch], name: &str) -> Vec<T::Native> {
+pub(super) fn column<T: arrow::array::ArrowPrimitiveType>(batches: &[RecordBatch], name: &str) -> Vec<T::Native> {
     let columns = batches.iter().map(|batch| batch.column_by_name(name).unwrap().as_primitive::<T>().values().to_vec());
     columns.flatten().collect()
 }
 
-fn text(batches: &[RecordBatch], name: &str) -> Vec<Option<String>> {
+pub(super) fn text(batches: &[RecordBatch], name: &str) -> Vec<Option<String>> {
     let columns = batches.iter().flat_map(|batch| {
         let column = batch.column_by_name(name).unwrap().as_string::<i32>().clone();
         column.iter().map(|text| text.map(str::to_owned)).collect::<Vec<_>>()
@@ -72,7 +72,7 @@ fn text(batches: &[RecordBatch], name: &str) -> Vec<Option<String>> {
     columns.collect()
 }
 
-fn hashes(batches: &[RecordBatch]) -> Vec<Vec<u64>> {
+pub(super) fn hashes(batches: &[RecordBatch]) -> Vec<Vec<u64>> {
     let lists = batches.iter().flat_map(|batch| {
         let lists = batch.column_by_name("block_hashes").unwrap().as_list::<i32>().clone();
         lists.iter().map(|list| list.unwrap().as_primitive::<UInt64Type>().values().to_vec()).collect::<Vec<_>>()
@@ -80,12 +80,12 @@ fn hashes(batches: &[RecordBatch]) -> Vec<Vec<u64>> {
     lists.collect()
 }
 
-fn read(bench: &Bench, table: &'static Table) -> Vec<RecordBatch> {
+pub(super) fn read(bench: &Bench, table: &'static Table) -> Vec<RecordBatch> {
     bench.store().read(table).unwrap()
 }
 
 /// Rows in = rows out + rows rejected, in the summary, the manifest and the tables.
-fn check_law(bench: &Bench) {
+pub(super) fn check_law(bench: &Bench) {
     let store = bench.store();
     let sources = store.read(&canonical::SOURCES).unwrap();
     let counted = |name| column::<UInt64Type>(&sources, name);

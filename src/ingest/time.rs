@@ -51,6 +51,32 @@ impl TimeUnit {
 /// A JSON number of at least zero as nanoseconds, and whether it was exact; digits below the nanosecond round to nearest.
 /// None if it is no such number, or does not fit.
 pub(super) fn decimal_ns(token: &[u8], unit: TimeUnit) -> Option<(i64, bool)> {
+    match plain_ns(token, unit) {
+        Some(value) => Some((value, true)),
+        None => any_decimal_ns(token, unit),
+    }
+}
+
+/// As [`decimal_ns`], for a number of few digits whose last is no less than a nanosecond: nearly all are such.
+fn plain_ns(token: &[u8], unit: TimeUnit) -> Option<i64> {
+    if token.len() > 18 || !token.first()?.is_ascii_digit() {
+        return None;
+    }
+    let (mut value, mut point) = (0, None);
+    for (at, byte) in token.iter().enumerate() {
+        match byte {
+            b'0'..=b'9' => value = value * 10 + i64::from(byte - b'0'),
+            b'.' if point.is_none() => point = Some(at),
+            _ => return None,
+        }
+    }
+    let decimals = point.map_or(0, |point| token.len() - point - 1);
+    let zeros = unit.power() - decimals as i64;
+    value.checked_mul(10_i64.checked_pow(u32::try_from(zeros).ok()?)?)
+}
+
+/// As [`decimal_ns`], for any number.
+fn any_decimal_ns(token: &[u8], unit: TimeUnit) -> Option<(i64, bool)> {
     let (mantissa, exponent) = match token.iter().position(|byte| matches!(byte, b'e' | b'E')) {
         Some(at) => (&token[..at], exponent(&token[at + 1..])?),
         None => (token, 0),
@@ -97,32 +123,140 @@ fn exponent(text: &[u8]) -> Option<i64> {
     Some(if negative { -value } else { value })
 }
 
-/// `2023-11-16 18:17:03.9799600`, read as UTC, as nanoseconds since the Unix epoch; the fraction may have up to nine
-/// digits or be absent. None if it is no such instant.
+/// How a file writes its dates: one form holds for all its rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct DateForm {
+    /// Between day and hour: a blank or `T`.
+    separator: u8,
+    zone: Zone,
+}
+
+/// What follows the seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Zone {
+    /// Nothing: local time of an unknown place.
+    None,
+    /// `Z`, for UTC.
+    Utc,
+    /// An offset from UTC such as `+00:00`.
+    Offset,
+}
+
+impl DateForm {
+    /// The form in which `text` is a date, if it is one.
+    pub(super) fn of(text: &[u8]) -> Option<Self> {
+        let separator = *text.get(10)?;
+        let zone = match text.last()? {
+            b'Z' => Zone::Utc,
+            _ if text.len() > 6 && matches!(text[text.len() - 6], b'+' | b'-') => Zone::Offset,
+            _ => Zone::None,
+        };
+        let form = Self { separator, zone };
+        (matches!(separator, b' ' | b'T') && Dates::new(form).ns(text).is_some()).then_some(form)
+    }
+
+    /// Whether an instant is known without a guess about the place.
+    pub(super) fn has_zone(self) -> bool {
+        self.zone != Zone::None
+    }
+
+    /// What a date of this form looks like.
+    pub(super) fn example(self) -> String {
+        let separator = char::from(self.separator);
+        match self.zone {
+            Zone::None => format!("`2023-11-16{separator}18:17:03.9799600`, without a zone"),
+            Zone::Utc => format!("`2024-10-15{separator}12:00:00.269Z`"),
+            Zone::Offset => format!("`2024-05-10{separator}00:00:00.009930+00:00`"),
+        }
+    }
+
+    /// The date without its zone, and the nanoseconds to subtract from it.
+    fn split(self, text: &[u8]) -> Option<(&[u8], i64)> {
+        match self.zone {
+            Zone::None => Some((text, 0)),
+            Zone::Utc => Some((text.strip_suffix(b"Z")?, 0)),
+            Zone::Offset => {
+                let (local, zone) = text.split_at_checked(text.len().checked_sub(6)?)?;
+                let (hours, minutes) = (number(&zone[1..3])?, number(&zone[4..6])?);
+                if zone[3] != b':' || hours > 23 || minutes > 59 {
+                    return None;
+                }
+                let shift = (hours * 60 + minutes) * 60_000_000_000;
+                match zone[0] {
+                    b'+' => Some((local, shift)),
+                    b'-' => Some((local, -shift)),
+                    _ => None,
+                }
+            }
+        }
+    }
+}
+
+/// Dates of one form as nanoseconds since the Unix epoch; without a zone they are read as UTC. Rows of a trace mostly fall
+/// into the minute of the row before, whose start is remembered.
+#[derive(Debug, Clone)]
+pub(super) struct Dates {
+    form: DateForm,
+    /// The last date up to the colon before its seconds, and its nanoseconds.
+    minute: ([u8; 17], i64),
+}
+
+impl Dates {
+    pub(super) fn new(form: DateForm) -> Self {
+        Self { form, minute: ([0; 17], 0) }
+    }
+
+    pub(super) fn form(&self) -> DateForm {
+        self.form
+    }
+
+    /// `2023-11-16 18:17:03.9799600` as nanoseconds; the fraction may have up to nine digits or be absent. None if it is
+    /// no date of the form, or one that does not fit.
+    pub(super) fn ns(&mut self, text: &[u8]) -> Option<i64> {
+        let (local, shift) = self.form.split(text)?;
+        let (minute, seconds) = local.split_first_chunk::<17>()?;
+        if *minute != self.minute.0 {
+            self.minute = (*minute, minute_ns(minute, self.form.separator)?);
+        }
+        let (whole, fraction) = seconds.split_at_checked(2)?;
+        let whole = number(whole).filter(|whole| *whole < 60)?;
+        self.minute.1.checked_add(whole * 1_000_000_000 + fraction_ns(fraction)? - shift)
+    }
+}
+
+/// `2023-11-16 18:17:03.9799600`, read as UTC, as nanoseconds since the Unix epoch; none if it is no such instant.
 pub(super) fn wall_ns(text: &[u8]) -> Option<i64> {
-    let number = |from: usize, to: usize| -> Option<i64> {
-        let digits = text.get(from..to)?;
-        digits.iter().all(u8::is_ascii_digit).then(|| digits.iter().fold(0, |sum, d| sum * 10 + i64::from(d - b'0')))
-    };
-    let separated = [(4, b'-'), (7, b'-'), (10, b' '), (13, b':'), (16, b':')];
-    if !separated.iter().all(|(at, byte)| text.get(*at) == Some(byte)) {
+    Dates::new(DateForm { separator: b' ', zone: Zone::None }).ns(text)
+}
+
+/// The number that digits stand for.
+fn number(digits: &[u8]) -> Option<i64> {
+    digits.iter().try_fold(0, |sum, digit| digit.is_ascii_digit().then(|| sum * 10 + i64::from(digit - b'0')))
+}
+
+/// `2023-11-16 18:17:` in nanoseconds.
+fn minute_ns(text: &[u8; 17], separator: u8) -> Option<i64> {
+    if [4, 7, 10, 13, 16].map(|at| text[at]) != [b'-', b'-', separator, b':', b':'] {
         return None;
     }
-    let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
-    let (hour, minute, second) = (number(11, 13)?, number(14, 16)?, number(17, 19)?);
-    if !(1..=12).contains(&month) || !(1..=days_in(year, month)).contains(&day) {
+    let (year, month, day) = (number(&text[0..4])?, number(&text[5..7])?, number(&text[8..10])?);
+    let (hour, minute) = (number(&text[11..13])?, number(&text[14..16])?);
+    if !(1..=12).contains(&month) || !(1..=days_in(year, month)).contains(&day) || hour > 23 || minute > 59 {
         return None;
     }
-    if hour > 23 || minute > 59 || second > 59 {
-        return None;
+    let minutes = (days_from_epoch(year, month, day) * 24 + hour) * 60 + minute;
+    minutes.checked_mul(60_000_000_000)
+}
+
+/// Nothing, or `.` and up to nine digits, in nanoseconds.
+fn fraction_ns(text: &[u8]) -> Option<i64> {
+    match text.split_first() {
+        None => Some(0),
+        Some((b'.', digits)) if (1..=9).contains(&digits.len()) => {
+            Some(number(digits)? * 10_i64.pow(9 - digits.len() as u32))
+        }
+        Some(_) => None,
     }
-    let fraction = match text.get(19) {
-        None => 0,
-        Some(b'.') if (21..=29).contains(&text.len()) => number(20, text.len())? * 10_i64.pow(29 - text.len() as u32),
-        Some(_) => return None,
-    };
-    let seconds = ((days_from_epoch(year, month, day) * 24 + hour) * 60 + minute) * 60 + second;
-    seconds.checked_mul(1_000_000_000)?.checked_add(fraction)
 }
 
 fn is_leap(year: i64) -> bool {
@@ -152,6 +286,36 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    /// By the form that is found.
+    fn found_ns(text: &str) -> Option<i64> {
+        Dates::new(DateForm::of(text.as_bytes())?).ns(text.as_bytes())
+    }
+
+    #[test]
+    fn zones_are_honoured() {
+        // 2024-05-10 00:00:00 UTC is 1,715,299,200 s after the epoch (date -u -d @1715299200).
+        for (text, expected) in [
+            ("2024-05-10 00:00:00.009930+00:00", Some(1_715_299_200_009_930_000)),
+            ("2024-05-10 00:00:00+00:00", Some(1_715_299_200_000_000_000)),
+            ("2024-05-10 02:30:00+02:30", Some(1_715_299_200_000_000_000)),
+            ("2024-05-09T19:00:00-05:00", Some(1_715_299_200_000_000_000)),
+            ("2024-05-10T00:00:00.269Z", Some(1_715_299_200_269_000_000)),
+            ("2024-05-10T00:00:00", Some(1_715_299_200_000_000_000)),
+            ("2024-05-10 00:00:00+24:00", None),
+            ("2024-05-10 00:00:00+0000", None),
+            ("2024-05-10 00:00:00 Z", None),
+            ("2024-05-10_00:00:00Z", None),
+            ("+00:00", None),
+            ("Z", None),
+        ] {
+            assert_eq!(found_ns(text), expected, "{text}");
+        }
+        let form = |text: &str| DateForm::of(text.as_bytes()).unwrap();
+        assert_eq!(form("2024-05-10 00:00:00+00:00"), form("2024-05-10 00:00:00.5-08:00"));
+        assert_ne!(form("2024-05-10 00:00:00+00:00"), form("2024-05-10 00:00:00Z"));
+        assert!(form("2024-05-10 00:00:00Z").has_zone() && !form("2024-05-10T00:00:00").has_zone());
+    }
 
     #[test]
     fn instants_are_exact() {
@@ -214,6 +378,27 @@ mod tests {
             };
             let months: i64 = (1..month).map(|month| days_in(year, month)).sum();
             prop_assert_eq!(days_from_epoch(year, month, day), years + months + day - 1);
+        }
+
+        /// Dates in any order are read as one by one.
+        #[test]
+        fn the_remembered_minute_changes_nothing(seconds in proptest::collection::vec(0_i64..400_000, 1..20)) {
+            let mut dates = Dates::new(DateForm { separator: b' ', zone: Zone::None });
+            for second in seconds {
+                // From 1970-01-01 on, in January.
+                let (day, hour, minute) = (second / 86_400 + 1, second / 3600 % 24, second / 60 % 60);
+                let text = format!("1970-01-{day:02} {hour:02}:{minute:02}:{:02}.5", second % 60);
+                prop_assert_eq!(dates.ns(text.as_bytes()), Some(second * 1_000_000_000 + 500_000_000));
+            }
+        }
+
+        /// The short way and the general way agree wherever the short way answers.
+        #[test]
+        fn short_decimals_are_as_exact(token in "[0-9.e-]{1,20}", unit in 0_usize..4) {
+            let unit = TimeUnit::ALL[unit];
+            if let Some(value) = plain_ns(token.as_bytes(), unit) {
+                prop_assert_eq!(any_decimal_ns(token.as_bytes(), unit), Some((value, true)));
+            }
         }
 
         /// A number of whole nanoseconds written as decimal seconds comes back unchanged.

@@ -8,6 +8,8 @@
 mod axis;
 mod bars;
 mod lines;
+mod panels;
+mod place;
 mod scatter;
 
 use plotters::backend::SVGBackend;
@@ -18,6 +20,7 @@ use plotters::style::{Color, IntoFont, RGBColor, ShapeStyle, TextStyle};
 pub(super) use axis::Axis;
 pub(super) use bars::{Bar, Bars, Part, bars};
 pub(super) use lines::{Lines, Series, lines};
+pub(super) use panels::{Panel, Panels, panels};
 pub(super) use scatter::{Point, Scatter, scatter};
 
 /// The size of the text in canvas units; 13 px where the canvas is shown at half size.

@@ -1,4 +1,4 @@
-//! The functions by which a template draws: `lines`, `scatter`, `bars` and `stacks` over the rows of a result.
+//! The functions by which a template draws: `lines`, `panels`, `scatter`, `bars` and `stacks` over the rows of a result.
 //!
 //! Each returns two drawings, one for a wide and one for a narrow screen, and a legend. A scenario has one style in all
 //! figures, by its number; a scenario that rests on an assumption is marked wherever it is named.
@@ -7,10 +7,12 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use minijinja::value::{Kwargs, Value};
+use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind};
 
-use super::chart::{self, Axis, Bar, Bars, Lines, Paint, Part, Point, STYLES, Scatter, Series, Size, escape};
+use super::chart::{
+    self, Axis, Bar, Bars, Lines, Paint, Panel, Panels, Part, Point, STYLES, Scatter, Series, Size, escape,
+};
 use super::show;
 
 type Result<T> = std::result::Result<T, Error>;
@@ -55,6 +57,7 @@ pub(super) fn install(environment: &mut Environment<'_>, assumed: Assumed) {
         }};
     }
     figure!("lines", lines);
+    figure!("panels", panels);
     figure!("scatter", scatter);
     figure!("bars", bars);
     figure!("stacks", stacks);
@@ -62,17 +65,35 @@ pub(super) fn install(environment: &mut Environment<'_>, assumed: Assumed) {
         .add_filter("figure", |value: Value, unit: String| number_of(&value).map(|number| show::figure(number, &unit)));
     environment.add_filter("change", |value: Value| number_of(&value).map(show::change));
     environment.add_filter("cell", |value: Value, column: String| cell(&value, &column));
+    environment.add_filter("cell_of", |row: Value, column: String| cell_of(&row, &column));
     environment.add_filter("thin", |rows: Value, key: String, count: usize| thin(&rows, &key, count));
 }
 
-/// A cell of a data table: by the unit that the column's name carries.
+/// A value by the unit that the name of its column carries.
 fn cell(value: &Value, column: &str) -> String {
+    let is_name = column.ends_with("_id") || column == "layer" || column == "seed";
+    if value.is_none() || value.is_undefined() {
+        return "–".to_owned();
+    }
+    if value.kind() == ValueKind::Bool {
+        return if value.is_true() { "yes" } else { "no" }.to_owned();
+    }
     match number_of(value) {
-        Some(number) if column.ends_with("_id") || column == "layer" || column == "seed" => format!("{number}"),
+        // A name of many digits comes as text, and keeps them all.
+        Some(number) if is_name => value.as_str().map_or_else(|| format!("{number}"), str::to_owned),
         Some(number) => show::figure(number, show::unit(column)),
-        None if value.is_none() || value.is_undefined() => "–".to_owned(),
         None => value.to_string(),
     }
+}
+
+/// A cell of a data table. Where each row is a figure of its own, its unit stands in the row.
+fn cell_of(row: &Value, column: &str) -> Result<String> {
+    let value = row.get_attr(column)?;
+    let unit = row.get_attr("unit")?;
+    Ok(match (number_of(&value), unit.as_str()) {
+        (Some(number), Some(unit)) if matches!(column, "value" | "baseline_value") => show::figure(number, unit),
+        _ => cell(&value, column),
+    })
 }
 
 /// Of each group of rows with the same value in `key`, about `count` rows at equal distances, with the last.
@@ -94,11 +115,16 @@ fn thin(rows: &Value, key: &str, count: usize) -> Result<Vec<Value>> {
     Ok(kept)
 }
 
+/// A finite number. Whole numbers beyond 2^53 come as text, by the rules of [`crate::output`]; other text is none.
 fn number_of(value: &Value) -> Option<f64> {
-    if matches!(value.kind(), minijinja::value::ValueKind::Bool) {
-        return None;
+    match value.kind() {
+        ValueKind::Bool => None,
+        ValueKind::String => {
+            let whole: i128 = value.as_str()?.parse().ok()?;
+            (whole.unsigned_abs() > 1 << 53).then_some(whole as f64)
+        }
+        _ => f64::try_from(value.clone()).ok().filter(|number| number.is_finite()),
     }
-    f64::try_from(value.clone()).ok().filter(|number| number.is_finite())
 }
 
 fn field(row: &Value, column: &str) -> Result<Value> {
@@ -163,20 +189,25 @@ fn both(half: bool, draw: impl Fn(Size) -> String) -> String {
     format!("<div class=\"chart wide\">{wide}</div>\n<div class=\"chart narrow\">{narrow}</div>\n")
 }
 
-/// The names of lines or points. Beside a wide drawing they already stand in it.
-fn legend(owners: &[Owner], half: bool) -> String {
-    let mut html = format!("<ul class=\"legend{}\">", if half { "" } else { " narrow" });
+/// The names of lines or points; `in_drawing` if they already stand in the wide drawing.
+fn legend(owners: &[Owner], in_drawing: bool) -> String {
+    let mut html = format!("<ul class=\"legend{}\">", if in_drawing { " narrow" } else { "" });
     for owner in owners.iter().filter(|owner| owner.style < STYLES) {
         let badge = if owner.is_assumed { " <span class=\"badge\">assumed</span>" } else { "" };
         let (name, short) = (escape(&owner.name), escape(&owner.short));
         let _ = write!(html, "<li><i class=\"s{}\"></i><b>{short}</b> {name}{badge}</li>", owner.style);
     }
     html.push_str("</ul>\n");
-    let drawn = owners.iter().filter(|owner| owner.style < STYLES).count();
-    if drawn < owners.len() {
-        let _ = writeln!(html, "<p class=\"note\">{drawn} of {} are drawn; the table has all.</p>", owners.len());
+    html + &rest(owners.iter().filter(|owner| owner.style < STYLES).count(), owners.len())
+}
+
+/// What is said where not all are drawn.
+fn rest(drawn: usize, all: usize) -> String {
+    if drawn < all {
+        format!("<p class=\"note\">{drawn} of {all} are drawn; the table has all.</p>\n")
+    } else {
+        String::new()
     }
-    html
 }
 
 /// The axis of a column, from the options `<axis>_title`, `<axis>_log` and `<axis>_unit`.
@@ -189,9 +220,9 @@ fn axis(options: &Kwargs, name: &str, column: &str) -> Result<Axis> {
     })
 }
 
-fn lines(rows: &Value, options: &Kwargs, assumed: &Assumed) -> Result<String> {
+/// The points of each owner, in the order in which the owners appear.
+fn points(rows: &Value, options: &Kwargs, assumed: &Assumed) -> Result<(Vec<Owner>, Vec<Vec<(f64, f64)>>)> {
     let (x, y, series): (String, String, String) = (options.get("x")?, options.get("y")?, options.get("series")?);
-    let half = options.get::<Option<bool>>("half")?.unwrap_or(false);
     let mut owners = Vec::new();
     let mut points: Vec<Vec<(f64, f64)>> = Vec::new();
     for row in rows.try_iter()? {
@@ -202,20 +233,53 @@ fn lines(rows: &Value, options: &Kwargs, assumed: &Assumed) -> Result<String> {
             points[at].push((x, y));
         }
     }
-    let series = owners.iter().zip(points);
-    let series = series.map(|(owner, points)| Series {
+    Ok((owners, points))
+}
+
+/// The same value from each point to the next, then a step: what is known between two quantiles.
+fn steps(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    let held = points.windows(2).flat_map(|pair| [pair[0], (pair[1].0, pair[0].1)]);
+    held.chain(points.last().copied()).collect()
+}
+
+fn lines(rows: &Value, options: &Kwargs, assumed: &Assumed) -> Result<String> {
+    let half = options.get::<Option<bool>>("half")?.unwrap_or(false);
+    let stepped = options.get::<Option<bool>>("steps")?.unwrap_or(false);
+    let (owners, points) = points(rows, options, assumed)?;
+    let series = owners.iter().zip(points).map(|(owner, points)| Series {
         name: owner.full(),
         short: owner.short.clone(),
         style: owner.style,
-        points,
+        points: if stepped { steps(&points) } else { points },
     });
     let chart = Lines {
         title: options.get("title")?,
-        x: axis(options, "x", &x)?,
-        y: axis(options, "y", &y)?,
+        x: axis(options, "x", &options.get::<String>("x")?)?,
+        y: axis(options, "y", &options.get::<String>("y")?)?,
         series: series.collect(),
     };
-    Ok(both(half, |size| chart::lines(&chart, size)) + &legend(&owners, half))
+    Ok(both(half, |size| chart::lines(&chart, size)) + &legend(&owners, false))
+}
+
+/// Panels that are drawn at most.
+const PANELS: usize = 24;
+
+/// One small chart per scenario on the same scales; `behind` is the number of the scenario drawn behind all in grey.
+fn panels(rows: &Value, options: &Kwargs, assumed: &Assumed) -> Result<String> {
+    let behind: Option<u64> = options.get("behind")?;
+    let (owners, points) = points(rows, options, assumed)?;
+    let behind = behind.and_then(|id| owners.iter().position(|owner| owner.short == id.to_string()));
+    let shown = owners.iter().zip(&points).take(PANELS);
+    let chart = Panels {
+        title: options.get("title")?,
+        x: axis(options, "x", &options.get::<String>("x")?)?,
+        y: axis(options, "y", &options.get::<String>("y")?)?,
+        behind: behind.map_or_else(Vec::new, |at| points[at].clone()),
+        panels: shown
+            .map(|(owner, points)| Panel { name: owner.full(), style: owner.style, points: points.clone() })
+            .collect(),
+    };
+    Ok(both(false, |size| chart::panels(&chart, size)) + &rest(chart.panels.len(), owners.len()))
 }
 
 fn scatter(rows: &Value, options: &Kwargs, assumed: &Assumed) -> Result<String> {
@@ -234,7 +298,7 @@ fn scatter(rows: &Value, options: &Kwargs, assumed: &Assumed) -> Result<String> 
     }
     let chart =
         Scatter { title: options.get("title")?, x: axis(options, "x", &x)?, y: axis(options, "y", &y)?, points };
-    Ok(both(false, |size| chart::scatter(&chart, size)) + &legend(&owners, false))
+    Ok(both(false, |size| chart::scatter(&chart, size)) + &legend(&owners, true))
 }
 
 /// The name above a bar: its owner, and the text of a second column where one is named.
@@ -251,6 +315,7 @@ fn bars(rows: &Value, options: &Kwargs, assumed: &Assumed) -> Result<String> {
     let marks: Vec<(String, String)> =
         options.get::<Option<Vec<Value>>>("marks")?.unwrap_or_default().iter().map(pair).collect::<Result<_>>()?;
     let missing = options.get::<Option<String>>("missing")?.unwrap_or_else(|| "unknown".to_owned());
+    let price: Option<String> = options.get("price")?;
     let unit = options.get::<Option<String>>("unit")?.unwrap_or_else(|| show::unit(&value).to_owned());
     let half = options.get::<Option<bool>>("half")?.unwrap_or(false);
     let mut owners = Vec::new();
@@ -270,7 +335,12 @@ fn bars(rows: &Value, options: &Kwargs, assumed: &Assumed) -> Result<String> {
                 let part = Part { name: String::new(), paint, pale: owner.style >= 4, value };
                 Bar { name, parts: vec![part], marks: marked, note: show::figure(value, &unit) }
             }
-            None => Bar { name, parts: Vec::new(), marks: Vec::new(), note: missing.clone() },
+            None => {
+                let is_secret =
+                    price.as_ref().map(|column| number(&row, column)).transpose()?.is_some_and(|p| p.is_none());
+                let note = if is_secret { "not disclosed".to_owned() } else { missing.clone() };
+                Bar { name, parts: Vec::new(), marks: Vec::new(), note }
+            }
         });
         place(&mut owners, owner);
     }
@@ -368,3 +438,6 @@ fn part_legend(parts: &[Part]) -> String {
     html.push_str("</ul>\n");
     html
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,32 +4,36 @@ use engine::unit::{show_bandwidth, show_bytes, show_count, show_time, significan
 
 use crate::output::{Value, readable};
 
-/// The unit that a column's name carries; empty where it carries none.
+/// The words at the end of a column's name that carry its unit.
+const UNITS: [(&str, &str); 18] = [
+    ("change_ratio", "change"),
+    ("ratio", "ratio"),
+    ("bytes_per_s", "bytes/s"),
+    ("bytes_per_token", "bytes"),
+    ("bytes_per_output_token", "bytes"),
+    ("bytes", "bytes"),
+    ("ns_per_output_token", "ns"),
+    ("ns", "ns"),
+    ("ms", "ms"),
+    ("s", "s"),
+    ("usd_per_hour", "USD"),
+    ("per_accelerator_hour", "USD"),
+    ("usd_total", "USD"),
+    ("usd", "USD"),
+    ("tokens_per_s", "tokens/s"),
+    ("tokens_per_s_per_accelerator", "tokens/s"),
+    ("tokens", "count"),
+    ("j_per_output_token", "J"),
+];
+
+/// The unit that a column's name carries, by the longest of [`UNITS`] that ends it; empty where it carries none.
 pub(super) fn unit(column: &str) -> &'static str {
-    let suffixes = [
-        ("change_ratio", "change"),
-        ("_ratio", "ratio"),
-        ("_bytes_per_s", "bytes/s"),
-        ("bytes_per_token", "bytes"),
-        ("_bytes", "bytes"),
-        ("ns_per_output_token", "ns"),
-        ("_ns", "ns"),
-        ("_ms", "ms"),
-        ("usd_per_hour", "USD"),
-        ("_per_accelerator_hour", "USD"),
-        ("_tokens_per_s", "tokens/s"),
-        ("_per_s_per_accelerator", "tokens/s"),
-        ("_tokens", "count"),
-        ("usd_total", "USD"),
-        ("j_per_output_token", "J"),
-        ("_s", "s"),
-    ];
-    match suffixes.iter().find(|(suffix, _)| column.ends_with(suffix)) {
-        _ if column.starts_with("usd_per_mtok") => "USD/Mtok",
-        Some((_, unit)) => unit,
-        None if column == "bytes" => "bytes",
-        None => "",
+    if column.starts_with("usd_per_mtok") {
+        return "USD/Mtok";
     }
+    let ends = |words: &str| column.strip_suffix(words).is_some_and(|rest| rest.is_empty() || rest.ends_with('_'));
+    let found = UNITS.iter().filter(|(words, _)| ends(words)).max_by_key(|(words, _)| words.len());
+    found.map_or("", |(_, unit)| unit)
 }
 
 /// A figure with its unit, in three digits.
@@ -66,7 +70,8 @@ pub(super) fn tick(value: f64, unit: &str) -> String {
     }
 }
 
-/// A change against the baseline in whole percent, in tenths below ten, with its sign; a typographic minus.
+/// A change against the baseline in whole percent, in tenths below ten, with its sign; a typographic minus. Beyond a
+/// hundredth and tenfold it is said as a factor, since percents near 100 hide it.
 pub(super) fn change(ratio: f64) -> String {
     let percent = ratio * 100.0;
     let size = percent.abs();
@@ -74,6 +79,7 @@ pub(super) fn change(ratio: f64) -> String {
     match size {
         _ if size < 0.05 => "±0%".to_owned(),
         _ if size < 9.95 => format!("{sign}{size:.1}%"),
+        _ if percent < -99.0 && ratio > -1.0 => format!("{} times less", significant(1.0 / (ratio + 1.0))),
         _ if size < 999.5 => format!("{sign}{size:.0}%"),
         _ => format!("{}{}×", if percent < 0.0 { "\u{2212}" } else { "" }, significant(ratio + 1.0)),
     }
@@ -97,3 +103,6 @@ fn money(value: f64) -> String {
 fn grouped(value: f64) -> String {
     if value.abs() >= 1000.0 { readable("", &Value::Int(value.round() as i128)) } else { significant(value) }
 }
+
+#[cfg(test)]
+mod tests;

@@ -20,12 +20,15 @@ struct Row {
     scenario: String,
     is_baseline: bool,
     status: String,
+    model: String,
+    offered_load_ratio: Option<f64>,
     p99_itl_ms: Option<f64>,
     usd_per_mtok_output: Option<f64>,
     usd_per_mtok_output_saturated: Option<f64>,
     kv_peak_held_bytes: Option<f64>,
     lost_mass_ratio: Option<f64>,
-    output_error_ratio: Option<f64>,
+    quantization_error_ratio: Option<f64>,
+    loss_recording: Option<String>,
     certainty: String,
 }
 
@@ -59,6 +62,8 @@ struct Lens {
     /// What the figure is.
     figure: &'static str,
     unit: &'static str,
+    /// Whether a queue that grows to the end decides the figure, so that overloaded scenarios are left out.
+    of_queue: bool,
     of: fn(&Row) -> Option<f64>,
 }
 
@@ -68,6 +73,7 @@ const LENSES: [Lens; 4] = [
         lead: "The cheapest tokens come from ",
         figure: "per million output tokens",
         unit: "USD/Mtok",
+        of_queue: true,
         of: |row| row.usd_per_mtok_output,
     },
     Lens {
@@ -75,6 +81,7 @@ const LENSES: [Lens; 4] = [
         lead: "If requests came just as fast as they can be served, the cheapest tokens would come from ",
         figure: "per million output tokens at full load",
         unit: "USD/Mtok",
+        of_queue: false,
         of: |row| row.usd_per_mtok_output_saturated,
     },
     Lens {
@@ -82,6 +89,7 @@ const LENSES: [Lens; 4] = [
         lead: "The steadiest is ",
         figure: "between two tokens at the 99th percentile",
         unit: "ms",
+        of_queue: true,
         of: |row| row.p99_itl_ms,
     },
     Lens {
@@ -89,50 +97,123 @@ const LENSES: [Lens; 4] = [
         lead: "The least KV is held by ",
         figure: "of KV at the peak",
         unit: "bytes",
+        of_queue: false,
         of: |row| row.kv_peak_held_bytes,
     },
 ];
 
-/// The sentences: the best scenario under each lens with its change against the baseline, then what limits them.
+/// The sentences: who is overloaded, the best scenario under each lens with its change against the baseline, then what
+/// limits them.
 fn verdict(rows: &[Row]) -> Vec<Sentence> {
     let done: Vec<&Row> = rows.iter().filter(|row| row.status == "ok").collect();
     let baseline = done.iter().copied().find(|row| row.is_baseline);
-    let mut sentences: Vec<Sentence> = LENSES.iter().filter_map(|lens| best(lens, &done, baseline)).collect();
+    let mut sentences: Vec<Sentence> = overload(&done).into_iter().collect();
+    sentences.extend(LENSES.iter().filter_map(|lens| best(lens, &done, baseline)));
     sentences.extend(limits(rows, &done, baseline));
     sentences
 }
 
-/// The change below which two figures are the same, as in the query `metrics`.
-const SAME: f64 = 0.0005;
+fn is_overloaded(row: &Row) -> bool {
+    row.offered_load_ratio.is_some_and(|load| load > 1.0)
+}
+
+/// Which scenarios are offered more than they can serve, and how much more.
+fn overload(done: &[&Row]) -> Option<Sentence> {
+    let over: Vec<(&Row, f64)> =
+        done.iter().filter_map(|row| Some((*row, row.offered_load_ratio.filter(|load| *load > 1.0)?))).collect();
+    let times = |load: f64| {
+        let digits = if load < 1.1 { 3 } else { usize::from(load < 10.0) };
+        format!("{load:.digits$} times")
+    };
+    let parts = match &over[..] {
+        [] => return None,
+        [(row, load)] => vec![
+            strong(&row.scenario),
+            plain(" is offered "),
+            strong(times(*load)),
+            plain(
+                " what it can serve: its queue grows to the end, so its latencies and prices describe the backlog and \
+                 are not ranked.",
+            ),
+        ],
+        _ => {
+            let mut parts = Vec::new();
+            for (at, (row, load)) in over.iter().enumerate() {
+                parts.extend([
+                    plain(if at > 0 { ", " } else { "" }),
+                    strong(&row.scenario),
+                    plain(format!(" ({})", times(*load))),
+                ]);
+            }
+            parts.push(plain(
+                " are offered so many times what they can serve: their queues grow to the end, so their latencies and \
+                 prices describe the backlog and are not ranked.",
+            ));
+            parts
+        }
+    };
+    Some(Sentence { lens: "Overload", parts })
+}
+
+/// The change below which two figures are the same, as in the query `metrics`: no model here is more exact.
+const SAME: f64 = 0.01;
 
 fn best(lens: &Lens, done: &[&Row], baseline: Option<&Row>) -> Option<Sentence> {
-    let known = done.iter().filter_map(|row| (lens.of)(row).map(|value| (*row, value)));
-    let (best, least) = known.reduce(|a, b| if b.1 < a.1 { b } else { a })?;
-    let reference = baseline.and_then(|row| (lens.of)(row).map(|value| (row, value)));
-    // What differs by less than the page shows is no difference.
-    let tied = reference.filter(|(_, value)| least >= value * (1.0 - SAME));
-    let (row, value) = tied.unwrap_or((best, least));
-    let lead = if tied.is_some() { "No scenario beats the baseline" } else { lens.lead };
-    let mut parts = vec![plain(lead)];
-    if tied.is_none() || row.scenario != "baseline" {
-        parts.extend([plain(if tied.is_some() { " " } else { "" }), strong(&row.scenario)]);
+    let fair = |row: &Row| !(lens.of_queue && is_overloaded(row));
+    let known: Vec<(&Row, f64)> =
+        done.iter().filter(|row| fair(row)).filter_map(|row| Some((*row, (lens.of)(row)?))).collect();
+    let (first, least) = known.iter().copied().reduce(|a, b| if b.1 < a.1 { b } else { a })?;
+    let reference = known.iter().copied().find(|(row, _)| baseline.is_some_and(|base| std::ptr::eq(*row, base)));
+    let tied = reference.filter(|(_, value)| least > value * (1.0 - SAME));
+    let (row, value) = tied.unwrap_or((first, least));
+    let mut parts = Vec::new();
+    if let Some((_, value)) = tied.filter(|_| known.len() > 1) {
+        let all = known.iter().all(|(_, other)| (other / value - 1.0).abs() < SAME || *other == value);
+        let beaten = "No scenario beats the baseline by 1% or more";
+        parts.push(plain(if all { "No scenario differs by 1% or more from the baseline" } else { beaten }));
+        if row.scenario != "baseline" {
+            parts.extend([plain(" ("), strong(&row.scenario), plain(")")]);
+        }
+    } else {
+        parts.extend([plain(if tied.is_some() { "" } else { lens.lead }), strong(&row.scenario)]);
+        let near = known.iter().filter(|(other, at)| !std::ptr::eq(*other, row) && *at < least / (1.0 - SAME));
+        let near: Vec<&str> = near.map(|(other, _)| other.scenario.as_str()).collect();
+        if tied.is_none() && !near.is_empty() {
+            parts.push(plain(format!(" (and, less than 1% behind, {})", near.join(", "))));
+        }
     }
-    parts.extend([plain(": "), strong(show::figure(value, lens.unit))]);
-    parts.push(plain(format!(" {}", lens.figure)));
+    parts.extend([plain(": "), strong(show::figure(value, lens.unit)), plain(format!(" {}", lens.figure))]);
     if let Some((_, from)) = reference.filter(|(_, from)| tied.is_none() && *from > 0.0) {
-        let (change, from) = (show::change(value / from - 1.0), show::figure(from, lens.unit));
-        parts.push(plain(format!(", {change} against the baseline's {from}")));
+        let change = show::change(value / from - 1.0);
+        let word = if change.ends_with("less") { "than" } else { "against" };
+        parts.push(plain(format!(", {change} {word} the baseline's {}", show::figure(from, lens.unit))));
+    } else if baseline.is_some_and(|row| !fair(row)) {
+        parts.push(plain(", while the baseline is overloaded"));
     }
-    if let Some(lost) = row.lost_mass_ratio.filter(|lost| *lost > 0.0) {
-        parts.push(plain(format!("; it drops {} of the attention mass", show::figure(lost, "ratio"))));
-    }
-    if let Some(error) = row.output_error_ratio.filter(|error| *error > 0.0) {
-        parts
-            .push(plain(format!("; its number format moves the attention output by {}", show::figure(error, "ratio"))));
-    }
+    parts.extend(loss(row));
     let all_assumed = done.iter().all(|row| is_assumed(row));
     parts.push(plain(if is_assumed(row) && !all_assumed { " (rests on an assumption)." } else { "." }));
     Some(Sentence { lens: lens.name, parts })
+}
+
+/// What the scenario's policy loses, and on which recording that was measured where it is not of the scenario's model.
+fn loss(row: &Row) -> Vec<Piece> {
+    let mut parts = Vec::new();
+    if let Some(lost) = row.lost_mass_ratio.filter(|lost| *lost > 0.0) {
+        parts.push(plain(format!("; it drops {} of the attention mass", show::figure(lost, "ratio"))));
+    }
+    if let Some(error) = row.quantization_error_ratio.filter(|error| *error > 0.0) {
+        parts
+            .push(plain(format!("; its number format moves the attention output by {}", show::figure(error, "ratio"))));
+    }
+    // A recording's name begins with its model's, as the engine tells them apart; its grade stands in brackets.
+    let is_own = |name: &str| name.to_lowercase().starts_with(&row.model.to_lowercase());
+    let foreign = row.loss_recording.as_deref().filter(|name| !name.split(", ").all(is_own));
+    if let Some(name) = foreign.filter(|_| !parts.is_empty()) {
+        let name = name.split(" (").next().filter(|_| !name.contains(", ")).unwrap_or(name);
+        parts.push(plain(format!(" (measured on a recording of {name}, not of this model)")));
+    }
+    parts
 }
 
 fn is_assumed(row: &Row) -> bool {
@@ -209,9 +290,12 @@ struct Line {
 #[derive(Debug, Clone, Serialize)]
 struct Shown {
     value: Option<String>,
+    /// None where it is nothing, or unknown.
     change: Option<String>,
     effect: Option<String>,
     is_assumed: bool,
+    /// Whether it is a load above what can be served.
+    is_over: bool,
 }
 
 /// One line per scenario, one cell per metric that any scenario has.
@@ -239,9 +323,10 @@ fn grid(figures: &[Figure], names: &[String]) -> Result<Grid, Error> {
             let unit = figure.unit.as_deref().unwrap_or_default();
             line.cells[at] = Some(Shown {
                 value: figure.value.map(|value| show::figure(value, unit)),
-                change: figure.change_ratio.map(show::change),
+                change: figure.change_ratio.map(show::change).filter(|change| change != "±0%"),
                 effect: figure.effect.clone(),
                 is_assumed: figure.certainty == "assumed",
+                is_over: figure.metric == "offered_load_ratio" && figure.value.is_some_and(|load| load > 1.0),
             });
         }
     }

@@ -135,6 +135,8 @@ fn metric_rows(scenarios: &[Scenario<'_>]) -> Vec<Vec<Cell>> {
             ("kv_bytes_per_token", Some(token)),
             ("delivered_memory_ratio", Some(0.55)),
             ("lost_mass_ratio", if id == 2 { Some(0.031) } else { Some(0.0) }),
+            ("quantization_error_ratio", if id == 1 || id == 2 { Some(0.012) } else { Some(0.0) }),
+            ("offered_load_ratio", Some(0.6)),
         ];
         rows.extend(figures.into_iter().map(|(name, value)| row![Some(id), name, value, certainty]));
     }
@@ -181,6 +183,8 @@ fn definition_rows() -> Vec<Vec<Cell>> {
         plain("kv_bytes_per_token", "bytes", "lower", "KV that one more token adds."),
         plain("delivered_memory_ratio", "ratio", "higher", "Bytes moved in busy time over peak."),
         plain("lost_mass_ratio", "ratio", "lower", "Attention mass on dropped tokens."),
+        plain("quantization_error_ratio", "ratio", "lower", "Error of the attention output by number format."),
+        plain("offered_load_ratio", "ratio", "lower", "Busy time asked for over the span."),
         plain("workload_requests", "requests", "neither", "Requests in the workload."),
         plain("workload_block_references", "blocks", "neither", "Blocks that prompts refer to."),
         plain("workload_distinct_blocks", "blocks", "neither", "Different blocks among them."),
@@ -442,6 +446,7 @@ fn write_provenance(folder: &Path, scenarios: &[Scenario<'_>]) {
     for (machine, bandwidth, price) in [("h200", 4.8e12, Some(2.5)), ("h200*hbm_bw=2", 9.6e12, None)] {
         let certainty = if price.is_some() { "published" } else { "assumed" };
         machines.push(row![machine, "hbm_read", bandwidth, "bytes/s", "data sheet, page 2", certainty]);
+        machines.push(row![machine, "scale_up_bytes_per_s", 450e9, "bytes/s", "data sheet, page 2", "published"]);
         machines.push(row![machine, "peak_bf16", 989e12, "flops/s", "data sheet, page 2", "published"]);
         tiers.push(row![machine, "hbm", 141_000_000_000u64, bandwidth, "data sheet, page 2", certainty]);
         prices.push(row!["neocloud", machine, price, Some(1730.0), "price list of 2026-04", certainty]);

@@ -5,12 +5,13 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use arrow::array::RecordBatch;
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{DataType, SchemaRef};
 use engine::error::{Error, Result};
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
-use parquet::basic::{Compression, ZstdLevel};
-use parquet::file::properties::WriterProperties;
+use parquet::basic::{Compression, Encoding, ZstdLevel};
+use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesBuilder};
+use parquet::schema::types::ColumnPath;
 use sha2::{Digest, Sha256};
 
 /// The most rows of a row group.
@@ -45,7 +46,7 @@ impl Part {
     pub(super) fn create(path: PathBuf, schema: SchemaRef) -> Result<Self> {
         let file = File::create_new(&path).map_err(|error| super::failed("write", &path, &error))?;
         let level = ZstdLevel::try_new(3).map_err(|error| Error::run(error.to_string()))?;
-        let properties = WriterProperties::builder()
+        let properties = encoded(WriterProperties::builder(), &schema)
             .set_compression(Compression::ZSTD(level))
             .set_dictionary_enabled(true)
             .set_max_row_group_row_count(Some(GROUP_ROWS))
@@ -77,6 +78,31 @@ impl Part {
         hashing.file.sync_all().map_err(|error| super::failed("flush", &path, &error))?;
         Ok(Written { path, rows, bytes: hashing.bytes, sha256: hex(&hashing.digest.finalize()) })
     }
+}
+
+/// Chooses how columns are encoded where a dictionary is the wrong choice.
+///
+/// Block ids come in runs (46, 47, 48, ...) and are seldom repeated within a dictionary's reach, and numbers of rows and
+/// instants grow slowly: differences of neighbours are small, take a byte or less, and are found without a hash table.
+/// Nobody prunes by the smallest id of a list, so that lists carry no statistics.
+fn encoded(builder: WriterPropertiesBuilder, schema: &SchemaRef) -> WriterPropertiesBuilder {
+    schema.fields().iter().fold(builder, |builder, field| {
+        let name = field.name().clone();
+        let (path, item) = match field.data_type() {
+            DataType::List(item) => {
+                (ColumnPath::from(vec![name, "list".to_owned(), item.name().clone()]), item.data_type())
+            }
+            other => (ColumnPath::from(name), other),
+        };
+        let list = matches!(field.data_type(), DataType::List(_));
+        let builder = match item {
+            DataType::UInt64 | DataType::Int64 => builder
+                .set_column_dictionary_enabled(path.clone(), false)
+                .set_column_encoding(path.clone(), Encoding::DELTA_BINARY_PACKED),
+            _ => builder,
+        };
+        if list { builder.set_column_statistics_enabled(path, EnabledStatistics::None) } else { builder }
+    })
 }
 
 /// A file that hashes what goes into it.

@@ -64,7 +64,7 @@ fn the_rows_of_a_run_keep_its_laws() {
         ),
         ("parts of a duration", "SELECT count(*) FROM step_costs WHERE busy_ns > total_ns OR waiting_ns > total_ns"),
         ("order", "SELECT count(*) FROM request_costs WHERE ttft_ns < queue_ns OR e2e_ns < ttft_ns"),
-        ("oracle", "SELECT count(*) FROM attention_error WHERE oracle_lost_mass_ratio > lost_mass_ratio + 1e-9"),
+        ("oracle", "SELECT count(*) FROM attention_error WHERE oracle_lost_mass_ratio > lost_mass_ratio + 1e-6"),
         ("ratios", "SELECT count(*) FROM tier_usage WHERE busy_ratio > 1 OR busy_ratio < 0"),
     ] {
         assert!(number(store, sql).abs() < 0.5, "{law}");

@@ -41,6 +41,8 @@ pub struct PlanGroup {
     pub prefill_pair_flops: f64,
     /// Achieved KV bandwidth of one accelerator.
     pub kv_bytes_per_ns: f64,
+    /// Fixed time of one layer's attention kernel.
+    pub floor_ns: f64,
     /// Dequantization per kept token per accelerator, all layers.
     pub read_flops: f64,
     /// Quantization per written token per accelerator, all layers.
@@ -72,6 +74,8 @@ pub struct Linear {
     pub attention_flops: f64,
     /// Arithmetic of the FFN per token.
     pub ffn_flops: f64,
+    /// The same, unsharded.
+    pub ffn_flops_unsharded: f64,
 }
 
 /// Everything about a scenario that does not change from step to step; times in nanoseconds.
@@ -103,8 +107,6 @@ pub struct Plan {
     pub collective_bytes_per_ns: f64,
     /// Fixed time of a collective.
     pub collective_latency_ns: f64,
-    /// Fixed time of an attention kernel.
-    pub attention_floor_ns: f64,
     /// Fixed time of a layer's other kernels.
     pub layer_floor_ns: f64,
     /// Fixed time of a step.
@@ -173,8 +175,8 @@ impl Plan {
 /// Plans a scenario.
 ///
 /// # Errors
-/// Weights that do not fit, a number format the part lacks, more accelerators than the scale-up domain has, an FFN pool
-/// without its link.
+/// Weights that do not fit, more accelerators than the scale-up domain has, heads that do not divide among them, an FFN
+/// pool without its link. A number format that the part lacks is computed in the next wider one, as engines do.
 pub fn plan(model: &Model, shape: &Shape, machine: &Machine, dtype: WeightDtype, parallel: Parallel) -> Result<Plan> {
     let (accelerator, efficiency) = (&machine.accelerator, &machine.efficiency);
     if parallel.tensor == 0 || parallel.instances == 0 {
@@ -187,6 +189,7 @@ pub fn plan(model: &Model, shape: &Shape, machine: &Machine, dtype: WeightDtype,
         ))
         .hint(format!("use `tensor_parallel = {}` or fewer, with more instances", accelerator.scale_up_domain)));
     }
+    divide(model, parallel.tensor)?;
     let tensor = f64::from(parallel.tensor);
     let per_ns = |rate: f64| rate / 1e9;
     let (peak, matmul) = linear_rate(accelerator, efficiency, dtype);
@@ -194,6 +197,7 @@ pub fn plan(model: &Model, shape: &Shape, machine: &Machine, dtype: WeightDtype,
     let bandwidth = accelerator.memory_bytes_per_s.value;
     let groups = shape.groups.iter().map(|group| plan_group(group, machine, parallel.tensor)).collect();
     let weight_bytes = model.params() * dtype.bytes();
+    let weight_read = if dtype == WeightDtype::Bf16 { &efficiency.weight_read } else { &efficiency.weight_read_8bit };
     Ok(Plan {
         groups,
         linear: model.groups.iter().map(|group| plan_linear(group, dtype, tensor)).collect(),
@@ -202,13 +206,12 @@ pub fn plan(model: &Model, shape: &Shape, machine: &Machine, dtype: WeightDtype,
         head_bytes: model.head_params * dtype.bytes() / tensor,
         head_flops: 2.0 * model.head_params / tensor,
         residual_bytes: 2.0 * f64::from(model.hidden),
-        weight_bytes_per_ns: per_ns(bandwidth * efficiency.weight_read.value),
+        weight_bytes_per_ns: per_ns(bandwidth * weight_read.value),
         linear_flops_per_ns: per_ns(peak * matmul),
         attention_flops_per_ns: per_ns(bf16),
         vector_flops_per_ns: per_ns(accelerator.vector_flops.value * VECTOR_EFFICIENCY),
         collective_bytes_per_ns: per_ns(accelerator.scale_up_bytes_per_s.value * efficiency.all_reduce.value),
         collective_latency_ns: accelerator.scale_up_latency_ns.value,
-        attention_floor_ns: efficiency.attention_floor_ns.value,
         layer_floor_ns: efficiency.layer_floor_ns.value,
         step_overhead_ns: efficiency.step_overhead_ns.value,
         ffn_pool: plan_pool(model, machine, tensor)?,
@@ -219,10 +222,26 @@ pub fn plan(model: &Model, shape: &Shape, machine: &Machine, dtype: WeightDtype,
     })
 }
 
+/// Engines split query heads evenly, and KV heads evenly or into even replicas.
+fn divide(model: &Model, tensor: u32) -> Result<()> {
+    for group in &model.groups {
+        let kv = &group.kv;
+        let kv_fits = kv.kv_heads.is_multiple_of(tensor) || tensor.is_multiple_of(kv.kv_heads.max(1));
+        if !kv.query_heads.is_multiple_of(tensor) || !kv_fits {
+            return Err(Error::run(format!(
+                "the {} query heads and {} KV heads of `{}` do not divide among {tensor} accelerators",
+                kv.query_heads, kv.kv_heads, model.name
+            ))
+            .hint("use a `tensor_parallel` that divides both"));
+        }
+    }
+    Ok(())
+}
+
 fn linear_rate(accelerator: &Accelerator, efficiency: &crate::machine::Efficiency, dtype: WeightDtype) -> (f64, f64) {
     let bf16 = (accelerator.bf16_flops.value, efficiency.matmul_bf16.value);
     let eight = accelerator.fp8_flops.as_ref().map(|rate| (rate.value, efficiency.matmul_fp8.value));
-    let four = accelerator.fp4_flops.as_ref().map(|rate| (rate.value, efficiency.matmul_fp8.value));
+    let four = accelerator.fp4_flops.as_ref().map(|rate| (rate.value, efficiency.matmul_fp4.value));
     match dtype {
         WeightDtype::Bf16 => bf16,
         // A part without the format computes in the next wider one; the weights are still read in theirs.
@@ -238,7 +257,11 @@ fn plan_group(group: &Group, machine: &Machine, tensor: u32) -> PlanGroup {
     let head_bytes = group.token_bytes / u64::from(kv.kv_heads.max(1));
     let per_accelerator = u64::from(group.layers) * head_bytes * u64::from(heads);
     let query_share = f64::from(kv.query_heads.div_ceil(tensor)) / f64::from(kv.query_heads.max(1));
-    let efficiency = if group.is_16bit { &machine.efficiency.kv_read_16bit } else { &machine.efficiency.kv_read_8bit };
+    let (efficiency, floor) = if group.is_16bit {
+        (&machine.efficiency.kv_read_16bit, &machine.efficiency.attention_floor_ns)
+    } else {
+        (&machine.efficiency.kv_read_8bit, &machine.efficiency.attention_floor_8bit_ns)
+    };
     let head_share = f64::from(heads) / f64::from(kv.kv_heads.max(1));
     PlanGroup {
         layers,
@@ -247,6 +270,7 @@ fn plan_group(group: &Group, machine: &Machine, tensor: u32) -> PlanGroup {
         pair_flops: 2.0 * kv.macs_per_pair * layers * query_share,
         prefill_pair_flops: 2.0 * kv.prefill_macs_per_pair * layers * query_share,
         kv_bytes_per_ns: machine.accelerator.memory_bytes_per_s.value * efficiency.value / 1e9,
+        floor_ns: floor.value,
         read_flops: group.read_flops * layers * head_share,
         write_flops: group.write_flops * layers * head_share,
         score_flops: group.score_flops * layers * query_share,
@@ -267,6 +291,7 @@ fn plan_linear(group: &crate::model::LayerGroup, dtype: WeightDtype, tensor: f64
         active_experts: f64::from(group.ffn.active_experts),
         attention_flops: 2.0 * group.attention_params / tensor,
         ffn_flops: 2.0 * group.ffn.active_params() / tensor,
+        ffn_flops_unsharded: 2.0 * group.ffn.active_params(),
     }
 }
 
@@ -295,11 +320,12 @@ fn plan_pool(model: &Model, machine: &Machine, tensor: f64) -> Result<Option<Poo
         .hint(format!("use at least {chips} chips, or a smaller model")));
     }
     Ok(Some(Pool {
-        memory_bytes_per_ns: pool.chips.value * pool.memory_bytes_per_s.value / 1e9,
-        flops_per_ns: pool.chips.value * pool.fp8_flops.value / 1e9,
+        memory_bytes_per_ns: pool.chips.value * pool.memory_bytes_per_s.value * pool.efficiency.value / 1e9,
+        flops_per_ns: pool.chips.value * pool.fp8_flops.value * pool.efficiency.value / 1e9,
         weight_bytes,
         link_bytes_per_ns: bandwidth.value / 1e9,
         link_latency_ns: latency.value,
+        floor_ns: pool.floor_ns.value,
         hop_bytes: 2.0 * f64::from(model.hidden) / tensor,
         chips: pool.clone(),
     }))

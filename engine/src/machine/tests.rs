@@ -231,7 +231,7 @@ fn each_missing_key_is_named_with_its_file_and_line() {
         missing += 1;
     }
     // Required numbers of the accelerator, of its efficiencies, and of the FFN pool.
-    assert_eq!(missing, 6 + 11 + 4);
+    assert_eq!(missing, 6 + 14 + 6);
 }
 
 proptest! {

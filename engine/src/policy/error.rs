@@ -38,8 +38,8 @@ const LEAST_MASS: f32 = 1e-3;
 /// The error of `stack` on `recording`, one row per request, range of `steps_per_range` decode steps, layer and KV head,
 /// in the layout of [`ATTENTION_ERROR`].
 ///
-/// Ratios are means over the recorded steps of the range; `logit_noise` and `output_error_ratio` are root mean squares.
-/// `output_error_ratio` is of K and V together. `recoverable_ratio` is 0: what a selection drops is held nowhere else.
+/// Ratios are means over the recorded steps of the range; `logit_noise` and `quantization_error_ratio` are root mean squares.
+/// `quantization_error_ratio` is of K and V together. `recoverable_ratio` is 0: what a selection drops is held nowhere else.
 /// `limiter` is the largest of lost mass and the output errors by K and by V; where norms are unknown the roots of `Dk` and
 /// `Dv` stand in for the latter two.
 ///
@@ -317,7 +317,7 @@ impl Range {
         let lost = step.mass.iter().zip(&units.kept).map(|(mass, kept)| if *kept { 0.0 } else { f64::from(*mass) });
         // Recorded masses are rounded and may sum to a little more than 1.
         let lost = lost.sum::<f64>().min(1.0);
-        let oracle = sum_of_least(step.mass, dropped, bits).min(lost);
+        let oracle = sum_of_least(step.mass, dropped, bits);
         self.lost += lost;
         self.most_lost = self.most_lost.max(lost);
         self.oracle += oracle;

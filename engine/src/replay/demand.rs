@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float64Array, RecordBatch, StringArray, UInt16Array, UInt32Array, UInt64Array};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::policy::{Group, Shape};
 use crate::schema::result::DEMAND;
+use crate::serving::{Fate, Served};
 use crate::workload::Workload;
 
 /// One row.
@@ -25,19 +26,26 @@ pub(super) struct Row {
     pub extra_flops: f64,
 }
 
-/// Rows of all requests.
-pub(super) fn rows(workload: &Workload, shape: &Shape) -> Vec<Row> {
+/// Rows of all requests that were served: what is turned away asks for nothing.
+///
+/// # Errors
+/// A request that asks for 2^64 bytes or more.
+pub(super) fn rows(workload: &Workload, shape: &Shape, served: &[Served]) -> Result<Vec<Row>> {
     let mut rows = Vec::with_capacity(workload.len() * shape.groups.len() * 2);
-    for request in 0..workload.len() {
+    for request in (0..workload.len()).filter(|&at| served[at].fate == Fate::Finished) {
         let (prompt, output) = (workload.prompt[request], workload.output[request]);
         for (at, group) in shape.groups.iter().enumerate() {
             rows.push(Row { request, group: at, ..prefill(group, prompt) });
             if output > 1 {
-                rows.push(Row { request, group: at, ..decode(group, prompt, output - 1) });
+                let row = decode(group, prompt, output - 1).ok_or_else(|| {
+                    let id = workload.request_ids[request];
+                    Error::run(format!("request {id} of `{}` reads 2^64 bytes of KV or more", workload.name))
+                })?;
+                rows.push(Row { request, group: at, ..row });
             }
         }
     }
-    rows
+    Ok(rows)
 }
 
 fn prefill(group: &Group, prompt: u32) -> Row {
@@ -58,26 +66,26 @@ fn prefill(group: &Group, prompt: u32) -> Row {
 }
 
 /// `steps` decode steps; step `i` attends to a context of `prompt + i` tokens.
-fn decode(group: &Group, prompt: u32, steps: u32) -> Row {
+fn decode(group: &Group, prompt: u32, steps: u32) -> Option<Row> {
     let (keep, context) = (group.keep, prompt.saturating_add(steps));
     let growing = keep.full_at(prompt).map_or(steps, |full| full.saturating_sub(prompt).min(steps));
     let (start, kept) = (u64::from(keep.tokens(prompt, prompt)), u64::from(keep.tokens(prompt, context)));
     let (rising, flat) = (u64::from(growing), u64::from(steps - growing));
-    let attended = rising * start + rising * (rising + 1) / 2 + flat * kept;
+    let attended = (rising * start).checked_add(rising * (rising + 1) / 2)?.checked_add(flat * kept)?;
     let bytes = token_bytes(group);
     let layers = f64::from(group.layers);
-    Row {
+    Some(Row {
         is_decode: true,
         first_step: 1,
         last_step: steps,
         kept: kept as u32,
         peak_bytes: kept * bytes,
         stored_bytes: kept * bytes,
-        read_bytes: attended * bytes,
+        read_bytes: attended.checked_mul(bytes)?,
         written_bytes: u64::from(steps) * bytes,
         extra_flops: layers * (attended as f64 * group.read_flops + f64::from(steps) * group.write_flops),
         ..Row::default()
-    }
+    })
 }
 
 fn token_bytes(group: &Group) -> u64 {
@@ -157,8 +165,11 @@ mod tests {
         ];
         for keep in keeps {
             for (prompt, steps) in [(10, 1), (10, 7), (3, 40), (30, 5)] {
+                // No layer reads more than it can address.
+                let most: u64 = (1..=steps).map(|i| u64::from(prompt + i) * 3 * 64).sum();
+                assert!(decode(&group(keep), prompt, steps).unwrap().read_bytes <= most);
                 let slow: u64 = (1..=steps).map(|i| u64::from(keep.tokens(prompt, prompt + i)) * 3 * 64).sum();
-                assert_eq!(decode(&group(keep), prompt, steps).read_bytes, slow, "{keep:?} {prompt} {steps}");
+                assert_eq!(decode(&group(keep), prompt, steps).unwrap().read_bytes, slow, "{keep:?} {prompt} {steps}");
             }
         }
     }

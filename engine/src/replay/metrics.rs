@@ -1,7 +1,7 @@
 //! Named figures and their definitions.
 
 use super::{Found, Scenario};
-use crate::cost::{BLOCK_TOKENS, Batch, Plan, price};
+use crate::cost::{Batch, Plan, price};
 use crate::economics::{cost_usd, energy_j, usd_per_mtok};
 use crate::machine::Sourced;
 use crate::model::Certainty;
@@ -44,13 +44,13 @@ definitions! {
     "workload_requests", "requests", "neither", ""/"", "Requests of the workload.";
     "workload_block_references", "blocks", "neither", ""/"", "Block ids of all prompts, repetitions counted.";
     "workload_distinct_blocks", "blocks", "neither", ""/"", "Different block ids.";
-    "workload_leading_block_hits", "blocks", "higher", ""/"", "Block references found while all before them in the same prompt were found, in file order, when every block of a request is inserted after its look-up and nothing is ever evicted.";
+    "workload_leading_block_hits", "blocks", "higher", ""/"", "Block references found while all before them in the same prompt were found, in order of arrival, when every block of a request is inserted after its look-up and nothing is ever evicted.";
     "workload_leading_block_hit_ratio", "ratio", "higher", "leading block hits"/"block references", "Leading block hits over block references, partial last blocks counted as whole; no capacity limit.";
     "workload_leading_token_hit_ratio", "ratio", "higher", "prompt tokens in leading block hits"/"prompt tokens", "The same, weighted by tokens.";
     "workload_full_block_hit_ratio", "ratio", "higher", "leading hits of full blocks"/"full blocks", "The same over full blocks only, which are all that an engine can share.";
     "workload_mean_request_hit_ratio", "ratio", "higher", "sum of each request's token hit ratio"/"requests", "Mean over requests of the share of prompt tokens in leading hits.";
     "requests_finished", "requests", "higher", ""/"", "Requests served to the end.";
-    "requests_rejected", "requests", "lower", ""/"", "Requests turned away because they can never fit in KV memory or have no prompt.";
+    "requests_rejected", "requests", "lower", ""/"", "Requests turned away because they have no prompt, or because their KV, prefilled again with all that they generate as after a preemption, can never fit.";
     "preemptions", "", "lower", ""/"", "Times a running request was put back for want of KV memory.";
     "duration_s", "s", "lower", ""/"", "First arrival to last token.";
     "prompt_tokens", "tokens", "neither", ""/"", "Prompt tokens of finished requests.";
@@ -78,9 +78,9 @@ definitions! {
     "hit_tokens_ratio", "ratio", "higher", "prompt tokens found in the prefix cache at first admission"/"prompt tokens of finished requests", "Token-weighted prefix hit ratio with this memory; recomputation after a preemption is no hit.";
     "usd_total", "USD", "lower", ""/"", "Price of all accelerators over the duration.";
     "usd_per_mtok_total", "USD/Mtok", "lower", "price over the duration"/"prompt and output tokens", "Dollars per million tokens in all.";
-    "usd_per_mtok_input", "USD/Mtok", "lower", "price over the duration"/"prompt tokens", "The same dollars per million prompt tokens.";
-    "usd_per_mtok_output", "USD/Mtok", "lower", "price over the duration"/"output tokens", "The same dollars per million output tokens.";
-    "usd_per_mtok_total_saturated", "USD/Mtok", "lower", "price over the time that the requests ask for"/"prompt and output tokens", "usd_per_mtok_total times the offered load: what a token would cost if requests came just as fast as they can be served, with the prefix hits of this replay.";
+    "usd_per_mtok_input", "USD/Mtok", "lower", "price over the duration"/"prompt tokens", "The same dollars, all of them, per million prompt tokens; not to be added to the figure for output.";
+    "usd_per_mtok_output", "USD/Mtok", "lower", "price over the duration"/"output tokens", "The same dollars, all of them, per million output tokens; not to be added to the figure for input.";
+    "usd_per_mtok_total_saturated", "USD/Mtok", "lower", "price over the time that the requests ask for"/"prompt and output tokens", "What a token would cost if requests came just as fast as they can be served: price over the offered load times the time in which the requests come, with the prefix hits of this replay.";
     "usd_per_mtok_output_saturated", "USD/Mtok", "lower", "price over the time that the requests ask for"/"output tokens", "The same per million output tokens.";
     "energy_j_per_output_token", "J", "lower", "all-in power over the duration"/"output tokens", "All-in provisioned power times duration per output token.";
     "kv_capacity_bytes", "bytes", "higher", ""/"", "KV that fits beside weights and reserve, all instances.";
@@ -95,8 +95,8 @@ definitions! {
     "sessions_p99", "requests", "higher", "KV capacity"/"p99_request_kv_bytes", "Requests of 99th-percentile peak size that fit at a time, all instances.";
     "sessions_steady_p50", "requests", "higher", "KV capacity"/"median KV held at the end", "Requests that fit at a time while all of them decode, by their median size at the end.";
     "sessions_steady_p99", "requests", "higher", "KV capacity"/"99th percentile of KV held at the end", "The same by the 99th percentile of sizes.";
-    "lost_mass_ratio", "ratio", "lower", "softmax mass on dropped tokens"/"softmax mass", "Mean over steps, layers and heads of the recordings of the mass that the policy drops.";
-    "output_error_ratio", "ratio", "lower", "expected error of the attention output"/"its norm", "Mean over the recordings of the error by quantization.";
+    "lost_mass_ratio", "ratio", "lower", "softmax mass on dropped tokens"/"softmax mass", "Mean over steps, layers and heads of all recordings of the store of the mass that the policy drops.";
+    "quantization_error_ratio", "ratio", "lower", "expected error of the attention output"/"its norm", "Mean over steps, layers and heads of all recordings of the error by number formats, from norms and the formats' distortion of random vectors; an order of magnitude.";
 }
 
 /// A figure of a scenario.
@@ -148,7 +148,7 @@ pub(super) fn of_scenario(scenario: &Scenario, found: &Found, workload: &Workloa
     let rate = |tokens: u64| (seconds > 0.0).then(|| tokens as f64 / seconds);
     let fates = |fate: fn(Fate) -> bool| found.outcome.served.iter().filter(|served| fate(served.fate)).count() as f64;
     put("requests_finished", Some(fates(|fate| fate == Fate::Finished)), time);
-    put("requests_rejected", Some(fates(|fate| matches!(fate, Fate::TooLarge | Fate::NoPrompt))), time);
+    put("requests_rejected", Some(fates(|fate| fate != Fate::Finished)), time);
     put("preemptions", Some(found.outcome.served.iter().map(|served| f64::from(served.preemptions)).sum()), time);
     put("duration_s", Some(seconds), time);
     put("prompt_tokens", Some(prompts as f64), Certainty::Measured);
@@ -228,7 +228,10 @@ fn money(scenario: &Scenario, found: &Found, (prompts, outputs): (u64, u64), put
     {
         put(name, usd.and_then(|usd| usd_per_mtok(usd, tokens)), certainty(price));
     }
-    let saturated = |tokens: u64| Some(usd_per_mtok(usd?, tokens)? * found.offered_load?);
+    // The time that the requests ask for: their load times the time in which they come.
+    let asked = found.offered_load.map(|load| load * found.span_ns as f64);
+    let usd_asked = price.as_ref().and_then(|price| Some(cost_usd(price.value, scenario.accelerators(), asked?)));
+    let saturated = |tokens: u64| usd_per_mtok(usd_asked?, tokens);
     put("usd_per_mtok_total_saturated", saturated(prompts + outputs), certainty(price));
     put("usd_per_mtok_output_saturated", saturated(outputs), certainty(price));
     let power = &found.price.w_per_accelerator;
@@ -293,56 +296,84 @@ pub(super) fn of_workload(workload: &Workload, counts: &PrefixCounts) -> Vec<Fig
 /// See the definition of `offered_load_ratio`.
 pub(super) fn offered_load(plan: &Plan, scenario: &Scenario, workload: &Workload, outcome: &Outcome) -> Option<f64> {
     let span = workload.span_ns() as f64 * f64::from(scenario.parallel.instances);
-    if span <= 0.0 {
-        return None;
-    }
-    let groups = plan.groups.len();
-    let (mut pairs, mut read) = (vec![0.0; groups], vec![0; groups]);
-    let none = vec![0; groups];
-    let (mut prefill_ns, mut footprints, mut steps) = (0.0, 0.0, 0.0);
-    let mut kept = vec![0.0; groups];
-    for (at, served) in outcome.served.iter().enumerate().filter(|(_, served)| served.fate == Fate::Finished) {
-        let (prompt, output) = (workload.prompt[at], workload.output[at]);
-        let computed = prompt - served.hit_tokens.min(prompt);
+    (span > 0.0)
+        .then(|| (prefill_ns(plan, scenario, workload, outcome) + decode_ns(plan, scenario, workload, outcome)) / span)
+}
+
+/// Requests that were served, with their lengths.
+fn served<'a>(workload: &'a Workload, outcome: &'a Outcome) -> impl Iterator<Item = (u32, u32, u32)> + 'a {
+    let finished = outcome.served.iter().enumerate().filter(|(_, served)| served.fate == Fate::Finished);
+    finished.map(|(at, served)| (workload.prompt[at], workload.output[at], served.hit_tokens))
+}
+
+/// All prefills in full chunks: their pairs, reads and scores spread evenly over the steps that they fill.
+fn prefill_ns(plan: &Plan, scenario: &Scenario, workload: &Workload, outcome: &Outcome) -> f64 {
+    let (groups, chunk) = (plan.groups.len(), scenario.rules.step_tokens);
+    let (mut pairs, mut read) = (vec![0.0; groups], vec![0.0; groups]);
+    let (mut tokens, mut rows, mut scored) = (0.0, 0.0, 0.0);
+    for (prompt, _, hit) in served(workload, outcome) {
+        let found = hit.min(prompt);
+        tokens += f64::from(prompt - found);
+        rows += 1.0;
+        scored += if plan.drops_of(prompt) { f64::from(prompt) } else { 0.0 };
         for (group, planned) in plan.groups.iter().enumerate() {
-            let keep = planned.group.keep;
-            pairs[group] = crate::serving::pairs(prompt - computed, prompt, keep.total);
-            read[group] = u64::from(prompt);
-            let steps = f64::from(output.saturating_sub(1));
-            kept[group] += steps * f64::from(keep.tokens(prompt, prompt.saturating_add(output / 2)));
+            let cap = planned.group.keep.total;
+            pairs[group] += crate::serving::pairs(found, prompt, cap);
+            let mut done = found;
+            while done < prompt {
+                let next = done.saturating_add(chunk).min(prompt);
+                let reach = cap.map_or(next, |cap| next.min(cap.saturating_add(next - done)));
+                read[group] += f64::from(reach);
+                done = next;
+            }
         }
-        let batch = Batch {
-            decode_requests: 0,
-            kept_tokens: &none,
-            prefill_tokens: u64::from(computed),
-            prefill_rows: 1,
-            prefill_pairs: &pairs,
-            prefill_context: &read,
-            scored_tokens: 0,
-        };
-        // The overhead of a step is shared when chunks of several requests fill it.
-        let share = f64::from(computed) / f64::from(scenario.rules.step_tokens);
-        let cost = price(plan, &batch);
-        prefill_ns += cost.total() - cost.overhead * (1.0 - share.min(1.0));
-        let held = plan.footprint(prompt, prompt.saturating_add(output), true) as f64;
-        footprints += held * f64::from(output.saturating_sub(1));
-        steps += f64::from(output.saturating_sub(1));
+    }
+    let steps = (tokens / f64::from(chunk)).ceil();
+    if steps == 0.0 {
+        return 0.0;
+    }
+    let none = vec![0; groups];
+    let even: Vec<f64> = pairs.iter().map(|sum| sum / steps).collect();
+    let context: Vec<u64> = read.iter().map(|sum| (sum / steps).round() as u64).collect();
+    let batch = Batch {
+        decode_requests: 0,
+        kept_tokens: &none,
+        prefill_tokens: (tokens / steps).round() as u64,
+        prefill_rows: (rows / steps).round() as u64,
+        prefill_pairs: &even,
+        prefill_context: &context,
+        scored_tokens: (scored / steps).round() as u64,
+    };
+    price(plan, &batch).total() * steps
+}
+
+/// All decode steps in the largest batch of average requests that fits.
+fn decode_ns(plan: &Plan, scenario: &Scenario, workload: &Workload, outcome: &Outcome) -> f64 {
+    let groups = plan.groups.len();
+    let (mut steps, mut footprints, mut kept) = (0.0, 0.0, vec![0.0; groups]);
+    for (prompt, output, _) in served(workload, outcome) {
+        let own = f64::from(output.saturating_sub(1));
+        steps += own;
+        footprints += own * plan.footprint(prompt, prompt.saturating_add(output), true) as f64;
+        for (sum, planned) in kept.iter_mut().zip(&plan.groups) {
+            *sum += own * f64::from(planned.group.keep.tokens(prompt, prompt.saturating_add(output / 2)));
+        }
     }
     if steps == 0.0 {
-        return Some(prefill_ns / span);
+        return 0.0;
     }
-    let fitting = (plan.capacity_bytes as f64 / (footprints / steps).max(f64::from(BLOCK_TOKENS))).floor();
-    let batch_size = fitting.clamp(1.0, f64::from(scenario.rules.running_requests));
-    let batch_kept: Vec<u64> = kept.iter().map(|sum| (sum / steps * batch_size) as u64).collect();
-    let zeros = vec![0.0; groups];
+    let fitting = (plan.capacity_bytes as f64 / (footprints / steps).max(1.0)).floor();
+    let size = fitting.clamp(1.0, f64::from(scenario.rules.running_requests));
+    let kept: Vec<u64> = kept.iter().map(|sum| (sum / steps * size) as u64).collect();
+    let (none, zeros) = (vec![0; groups], vec![0.0; groups]);
     let batch = Batch {
-        decode_requests: batch_size as u64,
-        kept_tokens: &batch_kept,
+        decode_requests: size as u64,
+        kept_tokens: &kept,
         prefill_tokens: 0,
         prefill_rows: 0,
         prefill_pairs: &zeros,
         prefill_context: &none,
         scored_tokens: 0,
     };
-    Some((prefill_ns + price(plan, &batch).total() * steps / batch_size) / span)
+    price(plan, &batch).total() * steps / size
 }

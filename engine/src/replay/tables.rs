@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow::array::{
     Array, ArrayRef, AsArray, Float64Array, Int64Array, RecordBatch, StringArray, UInt32Array, UInt64Array,
 };
-use arrow::datatypes::Float64Type;
+use arrow::datatypes::{Float64Type, UInt32Type};
 
 use super::metrics::{self, DEFINITIONS, Figure};
 use super::{Found, Mode, Scenario, Source, demand, usage};
@@ -133,7 +133,7 @@ fn demands(run: &Run<'_>, done: &[(u32, &Scenario, &Found)]) -> Result<Vec<Recor
         let key = key(scenario);
         if !seen.contains(&key) {
             let workload = &run.sources[scenario.workload].workload;
-            let rows = demand::rows(workload, &found.shape);
+            let rows = demand::rows(workload, &found.shape, &found.outcome.served)?;
             batches.push(demand::batch(workload, &key.1, &key.2, &found.shape, &rows)?);
             seen.push(key);
         }
@@ -195,7 +195,7 @@ fn step_costs(at: u32, found: &Found) -> Result<RecordBatch> {
 }
 
 fn request_costs(at: u32, scenario: &Scenario, found: &Found, source: &Source) -> Result<RecordBatch> {
-    let workload = source.workload.at_rate(scenario.rate);
+    let workload = source.workload.at_rate(scenario.rate)?;
     let rows: Vec<(usize, &Served)> = found.outcome.served.iter().enumerate().collect();
     let finished = |row: &Served| row.fate == Fate::Finished;
     let u32s = |of: &dyn Fn(usize, &Served) -> u32| -> ArrayRef {
@@ -222,6 +222,7 @@ fn request_costs(at: u32, scenario: &Scenario, found: &Found, source: &Source) -
     let reason = |row: &Served| match row.fate {
         Fate::TooLarge => Some("its KV can never fit in memory"),
         Fate::NoPrompt => Some("it has no prompt"),
+        Fate::NotCaptured => Some("the capture has no step of it"),
         Fate::Pending | Fate::Finished => None,
     };
     let columns: Vec<ArrayRef> = vec![
@@ -281,29 +282,29 @@ fn tier_usage(at: u32, scenario: &Scenario, found: &Found) -> Result<RecordBatch
     let peak = scenario.machine.accelerator.memory_bytes_per_s.value / 1e9 * f64::from(scenario.accelerators());
     let mut rows: Vec<Vec<Cell>> = Vec::new();
     let buckets = usage::buckets(&found.outcome.stretches, width);
-    let mut put = |tier: &str, number: usize, held: (u64, u64, u64), moved: (f64, f64), peak: f64| {
+    let mut put = |tier: &str, number: usize, held: Option<[u64; 3]>, moved: (f64, f64), peak: f64| {
         rows.push(vec![
             at.into(),
             tier.into(),
             (number as u32).into(),
             (number as i64 * width).into(),
             width.into(),
-            held.0.into(),
-            held.1.into(),
-            held.2.into(),
+            held.map(|held| held[0]).into(),
+            held.map(|held| held[1]).into(),
+            held.map(|held| held[2]).into(),
             (moved.0.round() as u64).into(),
             (moved.1.round() as u64).into(),
             ((moved.0 + moved.1) / (peak * width as f64)).into(),
         ]);
     };
     for (number, bucket) in buckets.iter().enumerate() {
-        let held = (bucket.held, bucket.resident, found.plan.capacity_bytes * instances);
-        put("hbm", number, held, (bucket.read, bucket.written), peak);
+        let held = [bucket.held, bucket.resident, found.plan.capacity_bytes * instances];
+        put("hbm", number, Some(held), (bucket.read, bucket.written), peak);
     }
     if let Some(pool) = &found.plan.ffn_pool {
         let peak = pool.memory_bytes_per_ns * f64::from(scenario.parallel.instances);
         for (number, bucket) in buckets.iter().enumerate() {
-            put("ffn_pool", number, (0, 0, 0), (bucket.pool_read, 0.0), peak);
+            put("ffn_pool", number, None, (bucket.pool_read, 0.0), peak);
         }
     }
     batch_of_rows(&TIER_USAGE, &rows)
@@ -366,8 +367,8 @@ fn figures(run: &Run<'_>, done: &[(u32, &Scenario, &Found)]) -> Result<RecordBat
 /// another model it is borrowed, which makes it an assumption.
 fn lost(run: &Run<'_>, scenario: &Scenario) -> [Figure; 2] {
     let name = scenario.policy.name();
-    let mut own = !run.errors.is_empty();
-    let mut sums = [(0.0, 0_u64); 2];
+    let (mut own, mut seen) = (true, false);
+    let mut sums = [(0.0, 0.0); 2];
     for batch in run.errors {
         let text = |column: &str| {
             let column = batch.column_by_name(column)?.as_string_opt::<i32>()?;
@@ -376,24 +377,31 @@ fn lost(run: &Run<'_>, scenario: &Scenario) -> [Figure; 2] {
         if text("policy").as_deref() != Some(name.as_str()) {
             continue;
         }
+        seen = true;
+        let ends = ["first_step", "last_step"].map(|name| {
+            let column = batch.column_by_name(name).and_then(|column| column.as_primitive_opt::<UInt32Type>());
+            column.map(|column| column.values().to_vec()).unwrap_or_default()
+        });
+        // A range of steps counts by its length.
+        let steps: Vec<f64> = ends[0].iter().zip(&ends[1]).map(|(first, last)| f64::from(last - first) + 1.0).collect();
         own &= text("recording").is_some_and(|recording| recording.to_lowercase().starts_with(&scenario.model.name));
-        for (sum, column) in sums.iter_mut().zip(["lost_mass_ratio", "output_error_ratio"]) {
+        for (sum, column) in sums.iter_mut().zip(["lost_mass_ratio", "quantization_error_ratio"]) {
             let Some(values) = batch.column_by_name(column).and_then(|c| c.as_primitive_opt::<Float64Type>()) else {
                 continue;
             };
-            for value in values.iter().flatten() {
-                sum.0 += value;
-                sum.1 += 1;
+            for (value, steps) in values.iter().zip(&steps).filter_map(|(value, steps)| Some((value?, steps))) {
+                sum.0 += value * steps;
+                sum.1 += steps;
             }
         }
     }
-    let certainty = if own { Certainty::Measured } else { Certainty::Assumed };
-    let mean = |(sum, count): (f64, u64)| (count > 0).then(|| sum / count as f64);
-    [("lost_mass_ratio", sums[0]), ("output_error_ratio", sums[1])].map(|(name, sum)| Figure {
-        name,
-        value: mean(sum),
-        certainty,
-    })
+    let measured = if own && seen { Certainty::Measured } else { Certainty::Assumed };
+    let mean = |(sum, count): (f64, f64)| (count > 0.0).then(|| sum / count);
+    [
+        Figure { name: "lost_mass_ratio", value: mean(sums[0]), certainty: measured },
+        // A proxy from norms and distortions of random vectors.
+        Figure { name: "quantization_error_ratio", value: mean(sums[1]), certainty: Certainty::Assumed },
+    ]
 }
 
 fn definitions() -> Result<RecordBatch> {

@@ -18,25 +18,35 @@ pub(super) struct Bucket {
 }
 
 /// Spreads stretches over `BUCKETS` buckets of `width` nanoseconds each: bytes in proportion to time, memory by its
-/// largest value. Between stretches an instance keeps what it held at the end of the last one.
+/// largest value. Between stretches an instance holds what was left after the last one; its cache stays.
 pub(super) fn buckets(stretches: &[Stretch], width: i64) -> Vec<Bucket> {
     let mut buckets = vec![Bucket::default(); BUCKETS];
     for instance in stretches.chunk_by(|a, b| a.instance == b.instance) {
-        let mut peaks = vec![None::<(u64, u64)>; BUCKETS];
+        let mut levels = vec![None::<Level>; BUCKETS];
         for stretch in instance {
-            spread(&mut buckets, &mut peaks, stretch, width);
+            spread(&mut buckets, &mut levels, stretch, width);
         }
-        let mut last = (0, 0);
-        for (bucket, peak) in buckets.iter_mut().zip(peaks) {
-            last = peak.unwrap_or(last);
-            bucket.held += last.0;
-            bucket.resident += last.1;
+        let mut between = (0, 0);
+        for (bucket, level) in buckets.iter_mut().zip(levels) {
+            let (held, resident) = level.map_or(between, |level| (level.held, level.resident));
+            bucket.held += held;
+            bucket.resident += resident;
+            between = level.map_or(between, |level| (level.left, level.last_resident));
         }
     }
     buckets
 }
 
-fn spread(buckets: &mut [Bucket], peaks: &mut [Option<(u64, u64)>], stretch: &Stretch, width: i64) {
+/// Memory of one instance in one bucket: the most, and what was there at its end.
+#[derive(Debug, Clone, Copy, Default)]
+struct Level {
+    held: u64,
+    resident: u64,
+    left: u64,
+    last_resident: u64,
+}
+
+fn spread(buckets: &mut [Bucket], levels: &mut [Option<Level>], stretch: &Stretch, width: i64) {
     let (start, end) = (stretch.start_ns, stretch.start_ns + stretch.total_ns.max(1));
     let first = ((start / width) as usize).min(BUCKETS - 1);
     let last = (((end - 1) / width) as usize).min(BUCKETS - 1);
@@ -49,7 +59,9 @@ fn spread(buckets: &mut [Bucket], peaks: &mut [Option<(u64, u64)>], stretch: &St
         bucket.pool_read += stretch.cost.pool_read_bytes * overlap;
         bucket.fabric += stretch.cost.link_bytes * overlap;
         bucket.hop += stretch.cost.hop_bytes * overlap;
-        let peak = peaks[at].get_or_insert((0, 0));
-        *peak = (peak.0.max(stretch.held_bytes), peak.1.max(stretch.resident_bytes));
+        let level = levels[at].get_or_insert_default();
+        level.held = level.held.max(stretch.held_bytes);
+        level.resident = level.resident.max(stretch.resident_bytes);
+        (level.left, level.last_resident) = (stretch.left_bytes, stretch.resident_bytes);
     }
 }

@@ -1,6 +1,6 @@
 //! What ingestion produces.
 
-use super::Type::{F32, I64, ListF32, ListU32, ListU64, Text, U16, U32, U64, Vector};
+use super::Type::{F32, F64, I64, ListF32, ListU32, ListU64, Text, U16, U32, U64, Vector};
 use super::{Scope, Table, known, maybe};
 
 /// Ingested files.
@@ -135,6 +135,25 @@ pub static CONTEXT_SEGMENTS: Table = Table {
         ),
         known("tokens", U32, "tokens", "Length."),
         maybe("born_turn", U32, "", "Turn in which it entered the context, from 0."),
+    ],
+};
+
+/// What an engine reported about itself while it ran.
+pub static ENGINE_SAMPLES: Table = Table {
+    name: "engine_samples",
+    doc: "one metric of a serving engine, as it was sampled while the engine ran",
+    scope: Scope::Store,
+    columns: &[
+        known("source_id", U32, "", "The source."),
+        maybe("time_ns", I64, "ns", "When it was sampled, on the source's clock; unknown for what held all the time."),
+        known(
+            "metric",
+            Text,
+            "",
+            "kv_cache_used_ratio, running_requests, waiting_requests, prompt_tokens_per_s, output_tokens_per_s, \
+             kv_cache_blocks, block_tokens and others; the unit is in the name.",
+        ),
+        known("value", F64, "", "The value, in the unit of the metric's name."),
     ],
 };
 

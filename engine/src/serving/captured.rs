@@ -2,6 +2,8 @@
 
 use super::{Fate, Outcome, Served, Stretch};
 use crate::cost::{Batch, Plan, StepCost, price};
+use crate::error::{Error, Result};
+use crate::unit::show_bytes;
 
 /// One captured step of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,20 +24,33 @@ pub struct CapturedStep {
 
 /// Prices captured steps one after another on one instance. Steps that follow each other with the same engine step are
 /// one batch. A request's times count from the start of its first step.
-pub fn captured(plan: &Plan, steps: &[CapturedStep], requests: usize) -> Outcome {
-    let mut outcome = Outcome::default();
+///
+/// # Errors
+/// A batch whose KV does not fit in memory.
+pub fn captured(plan: &Plan, steps: &[CapturedStep], requests: usize) -> Result<Outcome> {
+    let mut outcome = Outcome { all_gaps: Some(Vec::new()), ..Outcome::default() };
     let mut clock = 0_i64;
     let mut felt: Vec<Felt> = vec![Felt::default(); requests];
     for batch in steps.chunk_by(|a, b| a.engine_step.is_some() && a.engine_step == b.engine_step) {
         let stretch = price_batch(plan, batch, clock);
+        if stretch.held_bytes > plan.capacity_bytes {
+            return Err(Error::run(format!(
+                "a captured batch of {} requests holds {} of KV, and {} fit",
+                batch.len(),
+                show_bytes(stretch.held_bytes as f64),
+                show_bytes(plan.capacity_bytes as f64)
+            ))
+            .hint("use more accelerators, a smaller number format or another policy"));
+        }
         for step in batch {
-            felt[step.request as usize].take(step, clock, &stretch, batch);
+            let gap = felt[step.request as usize].take(step, clock, &stretch, batch);
+            outcome.all_gaps.get_or_insert_default().extend(gap);
         }
         clock += stretch.total_ns;
         outcome.stretches.push(stretch);
     }
     outcome.served = felt.iter().map(Felt::served).collect();
-    outcome
+    Ok(outcome)
 }
 
 /// What a request has felt so far.
@@ -50,12 +65,12 @@ struct Felt {
 }
 
 impl Felt {
-    fn take(&mut self, step: &CapturedStep, clock: i64, stretch: &Stretch, batch: &[CapturedStep]) {
+    /// Gives the gap since the request's token before, if there is one.
+    fn take(&mut self, step: &CapturedStep, clock: i64, stretch: &Stretch, batch: &[CapturedStep]) -> Option<i64> {
         let end = clock + stretch.total_ns;
         self.start = self.start.or(Some(clock));
-        if let Some(last) = self.last_token.filter(|_| !step.is_prefill) {
-            self.longest = self.longest.max(Some(end - last));
-        }
+        let gap = self.last_token.filter(|_| !step.is_prefill).map(|last| end - last);
+        self.longest = self.longest.max(gap);
         if step.is_prefill {
             self.computed += step.new_tokens;
         }
@@ -64,15 +79,16 @@ impl Felt {
             self.first_token = self.first_token.or(Some(end));
             self.last_token = Some(end);
         }
-        let tokens: u32 = batch.iter().map(|other| other.new_tokens).sum();
-        self.share += stretch.total_ns as f64 * f64::from(step.new_tokens) / f64::from(tokens.max(1));
+        let tokens: u64 = batch.iter().map(|other| u64::from(other.new_tokens)).sum();
+        self.share += stretch.total_ns as f64 * f64::from(step.new_tokens) / tokens.max(1) as f64;
+        gap
     }
 
     fn served(&self) -> Served {
         let since = |at: Option<i64>| Some(at? - self.start?);
         Served {
             instance: 0,
-            fate: if self.start.is_some() { Fate::Finished } else { Fate::NoPrompt },
+            fate: if self.start.is_some() { Fate::Finished } else { Fate::NotCaptured },
             queue_ns: self.start.map(|_| 0),
             ttft_ns: since(self.first_token),
             e2e_ns: since(self.last_token),
@@ -97,7 +113,9 @@ fn price_batch(plan: &Plan, steps: &[CapturedStep], start_ns: i64) -> Stretch {
             let keep = group.group.keep;
             if step.is_prefill {
                 pairs[at] += super::pairs(before, step.context, keep.total);
-                read[at] += u64::from(keep.total.map_or(step.context, |cap| step.context.min(cap + step.new_tokens)));
+                read[at] += u64::from(
+                    keep.total.map_or(step.context, |cap| step.context.min(cap.saturating_add(step.new_tokens))),
+                );
             } else {
                 kept[at] += u64::from(keep.tokens(step.prompt, step.context));
             }
@@ -137,6 +155,7 @@ fn price_batch(plan: &Plan, steps: &[CapturedStep], start_ns: i64) -> Stretch {
         cost,
         held_bytes: held,
         resident_bytes: held,
+        left_bytes: held,
         waiting_requests: 0,
     }
 }

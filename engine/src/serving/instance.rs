@@ -114,30 +114,44 @@ impl Instance<'_> {
     fn arrive(&mut self, request: u32) {
         let at = request as usize;
         let (prompt, output) = (self.workload.prompt[at], self.workload.output[at]);
-        let most = prompt.saturating_add(output);
-        // A preempted request is prefilled again with what it had generated, before anything is pruned.
-        let peak = self.plan.footprint(prompt, prompt, false).max(self.plan.footprint(prompt, most, true));
+        // The last token needs no KV. A preempted request is prefilled again with what it had generated, before anything
+        // is pruned.
+        let most = prompt.checked_add(output.saturating_sub(1));
+        let fits = |most: u32| {
+            let peak = self.plan.footprint(prompt, prompt, false).max(self.plan.footprint(prompt, most, true));
+            peak.max(self.plan.footprint(most, most, false)) <= self.plan.capacity_bytes
+        };
         if prompt == 0 {
             self.outcome.served[at].fate = Fate::NoPrompt;
-        } else if peak.max(self.plan.footprint(most, most, false)) > self.plan.capacity_bytes {
-            self.outcome.served[at].fate = Fate::TooLarge;
-        } else {
+        } else if most.is_some_and(fits) {
             self.states[at].prefill = prompt;
             self.waiting.push_back(request);
+        } else {
+            self.outcome.served[at].fate = Fate::TooLarge;
         }
     }
 
-    /// Admits waiting requests in order while a slot and room for the whole prompt are free.
+    /// Admits waiting requests in order while the step has tokens to spare, and a slot and room for the whole prompt are
+    /// free.
     fn admit(&mut self) {
         if self.preempted {
             return;
         }
+        let left = |request: &u32| {
+            let state = &self.states[*request as usize];
+            u64::from(state.prefill - state.done)
+        };
+        let taken = self.decoding.requests + self.prefilling.iter().map(left).sum::<u64>();
+        let mut budget = u64::from(self.rules.step_tokens).saturating_sub(taken);
         while let Some(&request) = self.waiting.front() {
-            if self.running.len() >= self.rules.running_requests as usize || !self.admit_one(request) {
+            let full = self.running.len() >= self.rules.running_requests as usize;
+            if budget == 0 || full || !self.admit_one(request) {
                 break;
             }
             self.waiting.pop_front();
             self.prefilling.push_back(request);
+            let state = &self.states[request as usize];
+            budget = budget.saturating_sub(u64::from(state.prefill - state.done));
         }
     }
 
@@ -223,12 +237,14 @@ impl Instance<'_> {
             cost,
             held_bytes: 0,
             resident_bytes: 0,
+            left_bytes: 0,
             waiting_requests: 0,
         });
         self.finish_due();
         for &(request, chunk) in &chunks {
             self.computed(request, chunk, per_token);
         }
+        self.settle();
     }
 
     /// Deals the token budget out to the prefilling requests in order, and notes their pairs and reads.
@@ -383,9 +399,18 @@ impl Instance<'_> {
             cost,
             held_bytes: 0,
             resident_bytes: 0,
+            left_bytes: 0,
             waiting_requests: 0,
         });
         self.finish_due();
+        self.settle();
+    }
+
+    /// Notes what is held after those that finished have left.
+    fn settle(&mut self) {
+        if let Some(stretch) = self.outcome.stretches.last_mut() {
+            stretch.left_bytes = self.memory.held();
+        }
     }
 
     fn price_decode(&mut self, ahead: u64) -> StepCost {

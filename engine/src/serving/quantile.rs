@@ -25,6 +25,11 @@ struct Progression {
 ///
 /// Times are rounded to nanoseconds, as everywhere. `ratios` must rise.
 pub fn of_tokens(outcome: &Outcome, ratios: &[f64]) -> Vec<Option<i64>> {
+    if let Some(gaps) = &outcome.all_gaps {
+        let mut sorted = gaps.clone();
+        sorted.sort_unstable();
+        return ratios.iter().map(|&ratio| of_sorted(&sorted, ratio)).collect();
+    }
     let mut singles: Vec<(i64, u64)> = outcome.long_gaps.iter().map(|&gap| (gap, 1)).collect();
     let mut progressions = Vec::new();
     for stretch in outcome.stretches.iter().filter(|stretch| stretch.decode_requests > 0) {

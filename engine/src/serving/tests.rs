@@ -93,9 +93,19 @@ impl SlowReplay<'_> {
         self.cached.extend(pinned.iter().rev().filter(|unit| !still.contains(unit)));
     }
 
+    /// Tokens that the next step will compute if nobody else is admitted.
+    fn claimed(&self) -> u32 {
+        let claim = |&at: &usize| {
+            let request = &self.requests[at];
+            if request.is_decoding { 1 } else { request.prefill - request.done }
+        };
+        self.running.iter().map(claim).sum()
+    }
+
     fn admit(&mut self) {
         while let Some(&at) = self.waiting.first() {
-            if self.running.len() >= self.rules.running_requests as usize {
+            let full = self.running.len() >= self.rules.running_requests as usize;
+            if full || self.claimed() >= self.rules.step_tokens {
                 return;
             }
             let (unit, prefill) = (self.workload.unit_tokens, self.requests[at].prefill);
@@ -284,7 +294,8 @@ fn slow<'a>(plan: &'a Plan, workload: &'a Workload, rules: &'a Rules) -> SlowRep
     let mut preempted = false;
     loop {
         while next < workload.len() && workload.arrival_ns[next] as f64 <= replay.now.round() {
-            let (prompt, most) = (workload.prompt[next], workload.prompt[next] + workload.output[next]);
+            let prompt = workload.prompt[next];
+            let most = prompt + workload.output[next].saturating_sub(1);
             let needed = [(prompt, prompt, false), (prompt, most, true), (most, most, false)];
             let fits = needed.iter().all(|&(p, c, s)| plan.footprint(p, c, s) <= plan.capacity_bytes);
             if prompt == 0 || !fits {

@@ -85,3 +85,49 @@ fn a_reader_that_fails_is_an_error() {
     let error = from_reader("x", Box::new(Broken), &LIMITS, tally).err().unwrap();
     assert_eq!(error.to_string(), "cannot read `x`: the disk is gone");
 }
+
+/// The lines of a stream, taken in blocks of about so many bytes.
+fn lines_of_blocks(bytes: &[u8], target: usize, limits: &Limits) -> Result<Vec<(u64, u64, Vec<u8>)>> {
+    let tally = Rc::new(RefCell::new(Tally::default()));
+    let source = from_reader("x", Box::new(Cursor::new(bytes.to_vec())), limits, tally)?;
+    let options = Options::standard();
+    let (input, _finish) = source.into_input(&options)?;
+    let Body::Lines(mut lines) = input.body else { return Err(Error::data("a directory")) };
+    let (mut all, mut block) = (Vec::new(), Vec::new());
+    while let Some((mut number, mut offset)) = lines.block(target, &mut block)? {
+        for line in block.split_inclusive(|byte| *byte == b'\n') {
+            all.push((number, offset, line.to_vec()));
+            number += 1;
+            offset += line.len() as u64;
+        }
+    }
+    Ok(all)
+}
+
+proptest::proptest! {
+    /// Blocks of any size hold the lines of the file, each whole, with its number and offset.
+    #[test]
+    fn blocks_hold_whole_lines(text in "[ab\n]{1,80}", target in 1_usize..30) {
+        let mut expected = Vec::new();
+        let mut offset = 0;
+        for (number, line) in (1..).zip(text.as_bytes().split_inclusive(|byte| *byte == b'\n')) {
+            expected.push((number, offset, line.to_vec()));
+            offset += line.len() as u64;
+        }
+        proptest::prop_assert_eq!(lines_of_blocks(text.as_bytes(), target, &SMALL).unwrap(), expected);
+    }
+
+    #[test]
+    fn bytes_are_counted(bytes in proptest::collection::vec(0_u8..3, 0..2000)) {
+        proptest::prop_assert_eq!(count(&bytes, 1), bytes.iter().filter(|byte| **byte == 1).count());
+    }
+}
+
+#[test]
+fn a_long_line_of_a_block_is_refused() {
+    for target in [7, 500] {
+        let text = [&b"ab\n"[..], &[b'a'; 100], b"\n", &[b'b'; 101], b"\nc\n"].concat();
+        let error = lines_of_blocks(&text, target, &SMALL).unwrap_err();
+        assert_eq!(error.to_string(), "expected lines of at most 100 bytes in `x`, found a longer one: line 3");
+    }
+}

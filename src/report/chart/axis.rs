@@ -43,6 +43,28 @@ impl Scale {
         Self { low: first.min(low), high: last.max(high), log: axis.log, pixels: (0, 1), ticks }
     }
 
+    /// A scale for points, of which the differences count. Where all are within a fifth of each other it spans a tenth
+    /// below their middle to a tenth above, so that they neither stick to an edge nor are blown up.
+    pub(super) fn near(axis: &Axis, values: impl Iterator<Item = f64> + Clone, count: usize) -> Self {
+        let low = values.clone().fold(f64::INFINITY, f64::min);
+        let high = values.clone().fold(f64::NEG_INFINITY, f64::max);
+        if axis.log || low <= 0.0 || low > high || high - low > 0.2 * high {
+            return Self::new(axis, values, false, count);
+        }
+        let middle = f64::midpoint(low, high);
+        let half = (0.1 * middle).max((high - low) / 2.0);
+        Self::new(axis, [middle - half, middle + half].into_iter(), false, count)
+    }
+
+    /// The axis of the scale, which says so where it does not start at zero.
+    pub(super) fn said(&self, axis: &Axis) -> Axis {
+        let mut axis = axis.clone();
+        if !axis.log && self.low > 0.0 {
+            axis.title = format!("{}, axis from {}", axis.title, show::tick(self.low, &axis.unit));
+        }
+        axis
+    }
+
     /// The same scale from the first value to the last, with the ticks between them, if at least two are left.
     pub(super) fn tight(mut self, values: impl Iterator<Item = f64> + Clone) -> Self {
         let low = values.clone().fold(f64::INFINITY, f64::min);
@@ -56,7 +78,8 @@ impl Scale {
         self
     }
 
-    fn on(mut self, start: i32, end: i32) -> Self {
+    /// The same scale on pixels.
+    pub(super) fn on(mut self, start: i32, end: i32) -> Self {
         self.pixels = (start, end);
         self
     }
@@ -138,7 +161,7 @@ pub(super) fn plane(
     let left = names.iter().map(|name| text_width(name)).max().unwrap_or(0) + 28;
     let (top, bottom, right) = (64, height - 104, width - margin);
     let (x, y) = (x.on(left, right), y.on(bottom, top));
-    canvas.text((2, 18), &y_axis.title, Anchor::Start, Paint::Muted);
+    canvas.text((2, 18), &fit(&y_axis.title, width), Anchor::Start, Paint::Muted);
     for (tick, name) in y.ticks.iter().zip(&names) {
         let at = y.at(*tick);
         canvas.path(vec![(left, at), (right, at)], Paint::Grid, 2);

@@ -1,7 +1,8 @@
 //! Lines over two axes, named at their ends.
 
-use super::axis::{Axis, Scale, plane};
-use super::{Anchor, Paint, STYLES, Size, TEXT, draw, fit, text_width};
+use super::axis::{Axis, Plane, Scale, plane};
+use super::place::{Pixel, Taken, overlap, place, take};
+use super::{Anchor, Canvas, Paint, STYLES, Size, TEXT, draw, fit, text_width};
 
 /// One line.
 #[derive(Debug, Clone)]
@@ -29,6 +30,14 @@ pub(in crate::report) struct Lines {
 /// Points of one line that are drawn: about one per pixel column.
 const POINTS: usize = 600;
 
+/// A line on the canvas, with the names of all lines that lie on it.
+struct Drawn {
+    name: String,
+    style: usize,
+    pixels: Vec<Pixel>,
+    last: Pixel,
+}
+
 /// Draws the chart. Points that are not finite, or not positive on a logarithmic axis, are left out.
 pub(in crate::report) fn lines(chart: &Lines, size: Size) -> String {
     let drawable = |axis: &Axis, value: f64| value.is_finite() && (!axis.log || value > 0.0);
@@ -38,7 +47,8 @@ pub(in crate::report) fn lines(chart: &Lines, size: Size) -> String {
         .filter(|series| series.style < STYLES)
         .map(|series| {
             let points = series.points.iter().copied();
-            (series, thin(points.filter(|(x, y)| drawable(&chart.x, *x) && drawable(&chart.y, *y)).collect()))
+            let points = points.filter(|(x, y)| drawable(&chart.x, *x) && drawable(&chart.y, *y));
+            (series, thin(points.collect(), POINTS))
         })
         .filter(|(_, points)| !points.is_empty())
         .collect();
@@ -46,48 +56,81 @@ pub(in crate::report) fn lines(chart: &Lines, size: Size) -> String {
     let x = Scale::new(&chart.x, points().map(|(x, _)| x), false, size.columns()).tight(points().map(|(x, _)| x));
     let y = Scale::new(&chart.y, points().map(|(_, y)| y), true, 5);
     let name = |series: &Series| if size.names { fit(&series.name, 560) } else { series.short.clone() };
-    let names: Vec<String> = series.iter().map(|(series, _)| name(series)).collect();
-    let margin = names.iter().map(|name| text_width(name)).max().unwrap_or(0) + 24;
+    // Lines with the same points are one line to the eye, and share the room for their names.
+    let series_of = &series;
+    let joined = |(series, points): &(&Series, Vec<(f64, f64)>)| {
+        let others = series_of.iter().filter(|(other, same)| other.style != series.style && same == points);
+        others.map(|(other, _)| *other).fold(name(series), |name, other| format!("{name}, {}", other.short))
+    };
+    let widths = series.iter().map(|series| text_width(&joined(series)).min(size.width / 3));
+    let margin = widths.max().unwrap_or(0) + 24;
     draw(size, &chart.title, |canvas| {
         let plane = plane(canvas, (size.width, size.height), (&chart.x, x), (&chart.y, y), margin);
-        let mut ends = Vec::new();
-        for ((series, points), name) in series.iter().zip(&names) {
-            let pixels: Vec<(i32, i32)> = points.iter().map(|(x, y)| (plane.x.at(*x), plane.y.at(*y))).collect();
-            if let Some(last) = pixels.last() {
-                ends.push((last.1, name, series.style, *last));
-            }
+        let mut drawn: Vec<Drawn> = Vec::new();
+        for (series, points) in &series {
+            let pixels: Vec<Pixel> = points.iter().map(|(x, y)| (plane.x.at(*x), plane.y.at(*y))).collect();
+            canvas.path(pixels.clone(), Paint::Style(series.style), 4);
             if let [only] = pixels[..] {
                 canvas.circle(only, 8, Paint::Style(series.style), true);
             }
-            canvas.path(pixels, Paint::Style(series.style), 4);
-        }
-        // Where every name fits right behind its line, it stands there.
-        let widest = names.iter().map(|name| text_width(name)).max().unwrap_or(0);
-        let behind = |last: (i32, i32)| (last.0 + 12, last.1.min(plane.bottom - 16));
-        let apart = |a: (i32, i32), b: (i32, i32)| (a.0 - b.0).abs() > widest + 12 || (a.1 - b.1).abs() > TEXT as i32;
-        let lasts: Vec<(i32, i32)> = ends.iter().map(|end| behind(end.3)).collect();
-        let clear =
-            |at: usize| lasts[at].0 + widest <= size.width && lasts[..at].iter().all(|other| apart(lasts[at], *other));
-        // Lines that end far from the edge, in a crowd, are left to the legend where their names would hide each other.
-        let is_crowd = ends.iter().any(|end| end.3.0 < plane.right - 60) && !size.names;
-        if is_crowd || (0..lasts.len()).all(clear) {
-            for (at, (_, name, style, last)) in ends.into_iter().enumerate() {
-                if clear(at) {
-                    canvas.text(behind(last), name, Anchor::Start, Paint::Style(style));
-                }
+            let Some(last) = pixels.last().copied() else { continue };
+            match drawn.iter_mut().find(|other| coincide(&other.pixels, &pixels)) {
+                Some(other) => other.name = format!("{}, {}", other.name, series.short),
+                None => drawn.push(Drawn { name: name(series), style: series.style, pixels, last }),
             }
-            return;
         }
-        ends.sort_by_key(|end| end.0);
-        let places = spread(&ends.iter().map(|end| end.0).collect::<Vec<_>>(), plane.top, plane.bottom);
-        for ((_, name, style, last), y) in ends.into_iter().zip(places) {
-            // A line that ends elsewhere is led to its name.
-            if last.0 < plane.right - 4 || (y - last.1).abs() > TEXT as i32 / 2 {
-                canvas.path(vec![last, (plane.right + 8, y)], Paint::Grid, 2);
-            }
-            canvas.text((plane.right + 14, y), name, Anchor::Start, Paint::Style(style));
-        }
+        label(canvas, size, &plane, &mut drawn);
     })
+}
+
+/// Whether two lines cannot be told apart: each of their points is within the width of a line.
+fn coincide(a: &[Pixel], b: &[Pixel]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a.0 - b.0).abs() <= 4 && (a.1 - b.1).abs() <= 4)
+}
+
+/// Names the lines at their ends: behind them where all names fit there, else at the edge. Lines that end far from the
+/// edge have their names where room is; the legend has those for which there is none.
+fn label(canvas: &mut Canvas<'_>, size: Size, plane: &Plane, drawn: &mut [Drawn]) {
+    let behind = |last: Pixel| (last.0 + 12, last.1.min(plane.bottom - 16));
+    let area = |line: &Drawn| {
+        let (x, y) = behind(line.last);
+        (x, y - TEXT as i32 / 2, x + text_width(&line.name) + 12, y + TEXT as i32 / 2)
+    };
+    let apart = |at: usize| {
+        let own = area(&drawn[at]);
+        own.2 - 12 <= size.width && drawn[..at].iter().all(|other| !overlap(own, area(other)))
+    };
+    if (0..drawn.len()).all(apart) {
+        for line in drawn.iter() {
+            canvas.text(behind(line.last), &line.name, Anchor::Start, Paint::Style(line.style));
+        }
+        return;
+    }
+    if drawn.iter().any(|line| line.last.0 < plane.right - 60) && !size.names {
+        let segments = drawn.iter().flat_map(|line| line.pixels.windows(2).map(|pair| (pair[0], pair[1])));
+        let mut taken = Taken { lines: segments.collect(), ..Taken::default() };
+        for line in drawn.iter() {
+            let bounds = (0, plane.top, size.width, plane.bottom - 4);
+            if let Some(place) = place(line.last, text_width(&line.name), bounds, &taken) {
+                take(&mut taken, &place);
+                if let Some((from, to)) = place.leader {
+                    canvas.path(vec![from, to], Paint::Muted, 2);
+                }
+                canvas.text(place.at, &line.name, place.anchor, Paint::Style(line.style));
+            }
+        }
+        return;
+    }
+    drawn.sort_by_key(|line| line.last.1);
+    let places = spread(&drawn.iter().map(|line| line.last.1).collect::<Vec<_>>(), plane.top, plane.bottom);
+    for (line, y) in drawn.iter().zip(places) {
+        // A line that ends elsewhere is led to its name.
+        if line.last.0 < plane.right - 4 || (y - line.last.1).abs() > TEXT as i32 / 2 {
+            canvas.path(vec![line.last, (plane.right + 8, y)], Paint::Grid, 2);
+        }
+        let name = fit(&line.name, size.width - plane.right - 14);
+        canvas.text((plane.right + 14, y), &name, Anchor::Start, Paint::Style(line.style));
+    }
 }
 
 /// Places that keep the order and stay a line of text apart, between top and bottom where they fit.
@@ -106,12 +149,12 @@ pub(super) fn spread(wanted: &[i32], top: i32, bottom: i32) -> Vec<i32> {
     placed
 }
 
-/// At most [`POINTS`] points: of each stretch, the highest, so that no peak disappears.
-pub(super) fn thin(points: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
-    if points.len() <= POINTS {
+/// At most `count` points: of each stretch, the highest, so that no peak disappears.
+pub(super) fn thin(points: Vec<(f64, f64)>, count: usize) -> Vec<(f64, f64)> {
+    if points.len() <= count {
         return points;
     }
-    let stretch = points.len().div_ceil(POINTS);
+    let stretch = points.len().div_ceil(count);
     points
         .chunks(stretch)
         .filter_map(|chunk| chunk.iter().copied().reduce(|a, b| if b.1 > a.1 { b } else { a }))

@@ -1,7 +1,8 @@
 //! Points over two axes, each with its name, and the line of those that no other point beats.
 
 use super::axis::{Axis, Scale, plane};
-use super::{Anchor, Paint, STYLES, Size, TEXT, draw, fit, is_second_round, text_width};
+use super::place::{Taken, around, place, take};
+use super::{Paint, STYLES, Size, draw, fit, is_second_round, text_width};
 
 /// One point.
 #[derive(Debug, Clone)]
@@ -28,56 +29,42 @@ pub(in crate::report) struct Scatter {
     pub(in crate::report) points: Vec<Point>,
 }
 
-/// A rectangle that is taken: left, top, right, bottom.
-type Taken = (i32, i32, i32, i32);
-
 /// Draws the chart. Points that are not finite are left out.
 pub(in crate::report) fn scatter(chart: &Scatter, size: Size) -> String {
     let points: Vec<&Point> =
         chart.points.iter().filter(|point| point.at.0.is_finite() && point.at.1.is_finite()).collect();
-    let x = Scale::new(&chart.x, points.iter().map(|point| point.at.0), false, size.columns());
-    let y = Scale::new(&chart.y, points.iter().map(|point| point.at.1), false, 5);
+    let x = Scale::near(&chart.x, points.iter().map(|point| point.at.0), size.columns());
+    let y = Scale::near(&chart.y, points.iter().map(|point| point.at.1), 5);
+    let (x_axis, y_axis) = (x.said(&chart.x), y.said(&chart.y));
     draw(size, &chart.title, |canvas| {
-        let plane = plane(canvas, (size.width, size.height), (&chart.x, x), (&chart.y, y), 24);
+        let plane = plane(canvas, (size.width, size.height), (&x_axis, x), (&y_axis, y), 24);
         let pixel = |point: &Point| (plane.x.at(point.at.0), plane.y.at(point.at.1));
         let mut frontier: Vec<(i32, i32)> = points.iter().filter(|p| p.on_frontier).map(|p| pixel(p)).collect();
         frontier.sort_unstable();
+        let mut taken = Taken {
+            areas: points.iter().map(|point| around(pixel(point), 14)).collect(),
+            leaders: Vec::new(),
+            lines: frontier.windows(2).map(|pair| (pair[0], pair[1])).collect(),
+        };
         canvas.path(frontier, Paint::Muted, 2);
-        let mut taken: Vec<Taken> = points.iter().map(|p| around(pixel(p), 14)).collect();
+        let bounds = (0, plane.top - 16, size.width, plane.bottom - 4);
+        let name = |point: &Point| if size.names { fit(&point.name, 560) } else { point.short.clone() };
+        for point in &points {
+            // A name that finds no place gives way to its number, then to the legend.
+            let found = [name(point), point.short.clone()]
+                .into_iter()
+                .find_map(|name| Some((place(pixel(point), text_width(&name), bounds, &taken)?, name)));
+            if let Some((place, name)) = found {
+                take(&mut taken, &place);
+                if let Some((from, to)) = place.leader {
+                    canvas.path(vec![from, to], Paint::Muted, 2);
+                }
+                canvas.text(place.at, &name, place.anchor, Paint::Ink);
+            }
+        }
         for point in points {
             let paint = if point.style < STYLES { Paint::Style(point.style) } else { Paint::Muted };
-            let name = if size.names { fit(&point.name, 560) } else { point.short.clone() };
-            let (place, anchor, area) = beside(pixel(point), text_width(&name), (size.width, plane.top), &taken);
-            taken.push(area);
-            // A name that found no place beside its point is led to it.
-            if place.1 != pixel(point).1 {
-                canvas.path(vec![pixel(point), place], Paint::Muted, 2);
-            }
             canvas.circle(pixel(point), 11, paint, !is_second_round(point.style));
-            canvas.text(place, &name, anchor, Paint::Ink);
         }
     })
-}
-
-fn around((x, y): (i32, i32), half: i32) -> Taken {
-    (x - half, y - half, x + half, y + half)
-}
-
-/// The first free place for a text near a point: right or left of it, then higher and lower.
-fn beside((x, y): (i32, i32), width: i32, (edge, top): (i32, i32), taken: &[Taken]) -> ((i32, i32), Anchor, Taken) {
-    let half = TEXT as i32 / 2;
-    let sides = |dy: i32| {
-        [
-            ((x + 24, y + dy), Anchor::Start, (x + 20, y + dy - half, x + 24 + width, y + dy + half)),
-            ((x - 24, y + dy), Anchor::End, (x - 24 - width, y + dy - half, x - 20, y + dy + half)),
-        ]
-    };
-    let places: Vec<((i32, i32), Anchor, Taken)> = [0, -28, 28, -56, 56, 84, 112]
-        .into_iter()
-        .flat_map(sides)
-        .filter(|place| place.2.0 >= 0 && place.2.2 <= edge && place.2.1 >= top - 16)
-        .collect();
-    let overlaps = |a: &Taken, b: &Taken| a.0 < b.2 && b.0 < a.2 && a.1 < b.3 && b.1 < a.3;
-    let free = places.iter().find(|(_, _, area)| !taken.iter().any(|other| overlaps(area, other)));
-    free.or(places.first()).copied().unwrap_or(sides(0)[0])
 }

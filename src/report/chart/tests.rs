@@ -1,5 +1,6 @@
 use super::axis::Scale;
 use super::lines::{spread, thin};
+use super::place::{Area, Taken, overlap, place, take};
 use super::*;
 
 fn axis(unit: &str, log: bool) -> Axis {
@@ -43,7 +44,7 @@ fn names_keep_apart_and_inside() {
 fn thinning_keeps_the_peak() {
     let mut points: Vec<(f64, f64)> = (0..5000).map(|x| (f64::from(x), 1.0)).collect();
     points[3333].1 = 9.0;
-    let thin = thin(points);
+    let thin = thin(points, 600);
     assert!(thin.len() <= 600);
     assert!(thin.contains(&(3333.0, 9.0)));
 }
@@ -84,4 +85,62 @@ fn a_bar_without_a_value_shows_its_note_and_no_length() {
     let svg = bars(&chart, Size::HALF);
     assert_eq!(svg.matches("<rect").count(), 1);
     assert!(svg.contains("not disclosed"));
+}
+
+#[test]
+fn points_that_are_close_keep_to_the_middle_of_an_axis_that_says_where_it_starts() {
+    let near = |values: &[f64]| Scale::near(&axis("", false), values.iter().copied(), 5);
+    let scale = near(&[58.20, 58.26]);
+    assert_eq!(scale.ticks, [50.0, 55.0, 60.0, 65.0]);
+    assert_eq!(scale.said(&axis("", false)).title, "x, axis from 50");
+    // More than a fifth apart, the data decides.
+    assert_eq!(near(&[10.0, 93.0]).ticks, [0.0, 20.0, 40.0, 60.0, 80.0, 100.0]);
+    assert_eq!(near(&[10.0, 93.0]).said(&axis("", false)).title, "x");
+    assert_eq!(near(&[]).ticks.len(), Scale::near(&axis("", false), [].into_iter(), 5).ticks.len());
+}
+
+#[test]
+fn names_hide_neither_points_nor_names_and_no_leader_runs_through_them() {
+    // Five points of one height, as close as scenarios at the trace's own rate are, two of them in one place.
+    let points = [(150, 200), (162, 200), (170, 200), (185, 200), (185, 200)];
+    let mut taken =
+        Taken { areas: points.iter().map(|point| super::place::around(*point, 14)).collect(), ..Taken::default() };
+    let bounds: Area = (0, 40, 1000, 600);
+    for point in points {
+        let found = place(point, 260, bounds, &taken).unwrap();
+        assert!(!taken.areas.iter().any(|other| overlap(found.area, *other)), "{found:?}");
+        assert!(found.area.0 >= 0 && found.area.2 <= 1000 && found.area.1 >= 40 && found.area.3 <= 600, "{found:?}");
+        take(&mut taken, &found);
+    }
+    // Each leader, walked pixel by pixel, meets no name.
+    for (from, to) in &taken.leaders {
+        for step in 0..=200 {
+            let at = |a: i32, b: i32| f64::from(a) + f64::from(b - a) * f64::from(step) / 200.0;
+            let (x, y) = (at(from.0, to.0), at(from.1, to.1));
+            let inside = |area: &&Area| {
+                x > f64::from(area.0) && x < f64::from(area.2) && y > f64::from(area.1) && y < f64::from(area.3)
+            };
+            assert_eq!(taken.areas[points.len()..].iter().find(inside), None, "{from:?} {to:?}");
+        }
+    }
+    let full = Taken { areas: vec![bounds], ..Taken::default() };
+    assert!(place((10, 10), 100, bounds, &full).is_none());
+}
+
+#[test]
+fn lines_on_each_other_are_named_together() {
+    let series = |at: usize, name: &str, y: f64| Series {
+        name: name.to_owned(),
+        short: char::from(b'a' + at as u8).to_string(),
+        style: at,
+        points: vec![(1.0, y), (2.0, 2.0 * y)],
+    };
+    let all = vec![series(0, "full", 4.0), series(1, "fp8", 2.0), series(2, "window", 4.0)];
+    let chart = Lines { title: "t".to_owned(), x: axis("", false), y: axis("", false), series: all };
+    let names = |svg: &str| -> Vec<String> {
+        svg.split("</text>").filter_map(|part| Some(part.rsplit_once('\n')?.1.to_owned())).collect::<Vec<_>>()
+    };
+    let (half, wide) = (lines(&chart, Size::HALF), lines(&chart, Size::WIDE));
+    assert!(half.contains("a, c") && !half.contains(">c<"), "{:?}", names(&half));
+    assert!(wide.contains("full, c"), "{:?}", names(&wide));
 }

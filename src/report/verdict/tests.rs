@@ -5,12 +5,15 @@ fn row(scenario: &str, cost: Option<f64>, gap: f64, certainty: &str) -> Row {
         scenario: scenario.to_owned(),
         is_baseline: scenario == "base",
         status: "ok".to_owned(),
+        model: "llama-3.1-70b".to_owned(),
+        offered_load_ratio: Some(0.5),
         p99_itl_ms: Some(gap),
         usd_per_mtok_output: cost,
         usd_per_mtok_output_saturated: None,
         kv_peak_held_bytes: Some(1_073_741_824.0),
         lost_mass_ratio: None,
-        output_error_ratio: None,
+        quantization_error_ratio: None,
+        loss_recording: None,
         certainty: certainty.to_owned(),
     }
 }
@@ -20,16 +23,20 @@ fn text(sentence: &Sentence) -> String {
     format!("{}: {parts}", sentence.lens)
 }
 
+fn texts(rows: &[Row]) -> Vec<String> {
+    verdict(rows).iter().map(text).collect()
+}
+
 #[test]
 fn the_sentences_name_the_best_and_its_change() {
     let rows = [row("base", Some(2.0), 40.0, "published"), row("fast", Some(1.5), 50.0, "published")];
-    let found: Vec<String> = verdict(&rows).iter().map(text).collect();
+    let found: Vec<String> = texts(&rows);
     assert_eq!(
         found,
         [
             "Price: The cheapest tokens come from fast: $1.50 per million output tokens, \u{2212}25% against the baseline's $2.00.",
-            "Steadiness: No scenario beats the baseline base: 40 ms between two tokens at the 99th percentile.",
-            "Memory: No scenario beats the baseline base: 1 GiB of KV at the peak.",
+            "Steadiness: No scenario beats the baseline by 1% or more (base): 40 ms between two tokens at the 99th percentile.",
+            "Memory: No scenario differs by 1% or more from the baseline (base): 1 GiB of KV at the peak.",
         ]
     );
 }
@@ -39,7 +46,7 @@ fn what_limits_the_verdict_is_said() {
     let mut failed = row("broken", None, 1.0, "published");
     failed.status = "failed".to_owned();
     let rows = [row("base", Some(2.0), 40.0, "published"), row("guess", None, 10.0, "assumed"), failed];
-    let found: Vec<String> = verdict(&rows).iter().map(text).collect();
+    let found: Vec<String> = texts(&rows);
     assert!(
         found.contains(&"No price: Not ranked by price, because none is disclosed: guess.".to_owned()),
         "{found:?}"
@@ -55,17 +62,79 @@ fn nothing_replayed_says_nothing() {
 }
 
 #[test]
-fn a_tie_within_what_is_shown_is_no_victory_and_a_loss_is_named() {
+fn a_tie_within_a_percent_is_no_victory_and_a_loss_is_named() {
     let mut lossy = row("lossy", Some(1.0), 50.0, "assumed");
-    (lossy.lost_mass_ratio, lossy.output_error_ratio) = (Some(0.031), Some(0.2));
-    let rows = [row("base", Some(2.0), 40.0, "assumed"), row("tie", Some(2.0), 39.99, "assumed"), lossy];
-    let found: Vec<String> = verdict(&rows).iter().map(text).collect();
+    (lossy.lost_mass_ratio, lossy.quantization_error_ratio) = (Some(0.031), Some(0.2));
+    lossy.loss_recording = Some("Llama-3.1-70B (tokens)".to_owned());
+    let rows = [row("base", Some(2.0), 40.0, "assumed"), row("tie", Some(2.0), 39.61, "assumed"), lossy.clone()];
+    let found = texts(&rows);
     assert!(
         found[0].ends_with("it drops 3.1% of the attention mass; its number format moves the attention output by 20%.")
     );
-    assert!(found[1].starts_with("Steadiness: No scenario beats the baseline base: 40 ms"), "{found:?}");
+    assert_eq!(
+        found[1],
+        "Steadiness: No scenario beats the baseline by 1% or more (base): 40 ms between two tokens at the 99th percentile."
+    );
     assert_eq!(
         found.last().unwrap(),
         "Certainty: Every scenario rests on at least one assumed input; the last section names them."
     );
+    // A hair more is a difference.
+    let rows = [row("base", Some(2.0), 40.0, "assumed"), row("less", Some(2.0), 39.59, "assumed")];
+    assert!(texts(&rows)[1].starts_with("Steadiness: The steadiest is less: 39.6 ms"), "{:?}", texts(&rows));
+    // On the recording of another model.
+    lossy.loss_recording = Some("SmolLM2-135M (tokens)".to_owned());
+    let found = texts(&[row("base", Some(2.0), 40.0, "assumed"), lossy]);
+    assert!(found[0].ends_with("by 20% (measured on a recording of SmolLM2-135M, not of this model)."), "{found:?}");
+}
+
+#[test]
+fn those_that_are_as_good_as_the_best_are_named_with_it() {
+    let rows = [row("base", Some(2.0), 40.0, "x"), row("a", Some(1.0), 40.0, "x"), row("b", Some(1.005), 40.0, "x")];
+    assert_eq!(
+        texts(&rows)[0],
+        "Price: The cheapest tokens come from a (and, less than 1% behind, b): $1.00 per million output tokens, \
+         \u{2212}50% against the baseline's $2.00."
+    );
+}
+
+#[test]
+fn an_overloaded_scenario_is_named_first_and_never_crowned() {
+    let mut over = row("cheap", Some(0.1), 1.0, "published");
+    over.offered_load_ratio = Some(4.6);
+    let rows = [row("base", Some(2.0), 40.0, "published"), over.clone(), row("fast", Some(1.5), 30.0, "published")];
+    let found = texts(&rows);
+    assert_eq!(
+        found[0],
+        "Overload: cheap is offered 4.6 times what it can serve: its queue grows to the end, so its latencies and \
+         prices describe the backlog and are not ranked."
+    );
+    assert!(found[1].starts_with("Price: The cheapest tokens come from fast: $1.50"), "{found:?}");
+    assert!(found[2].starts_with("Steadiness: The steadiest is fast: 30 ms"), "{found:?}");
+    // An overloaded baseline is no yardstick.
+    let mut base = row("base", Some(2.0), 40.0, "published");
+    base.offered_load_ratio = Some(1.004);
+    let found = texts(&[base, over.clone(), row("fast", Some(1.5), 30.0, "published")]);
+    assert!(found[0].starts_with("Overload: base (1.004 times), cheap (4.6 times) are offered"), "{found:?}");
+    assert_eq!(
+        found[1],
+        "Price: The cheapest tokens come from fast: $1.50 per million output tokens, while the baseline is overloaded."
+    );
+    assert!(!texts(&[over]).iter().any(|text| text.starts_with("Price") || text.starts_with("Steadiness")));
+}
+
+#[test]
+fn a_large_factor_is_said_as_one() {
+    let rows = [row("base", Some(2.0), 118_000.0, "x"), row("fast", Some(2.0), 169.0, "x")];
+    assert_eq!(
+        texts(&rows)[1],
+        "Steadiness: The steadiest is fast: 169 ms between two tokens at the 99th percentile, 698 times less than the \
+         baseline's 118 s."
+    );
+}
+
+#[test]
+fn one_scenario_is_compared_with_nothing() {
+    let rows = [row("base", Some(2.0), 40.0, "x")];
+    assert_eq!(texts(&rows)[0], "Price: base: $2.00 per million output tokens.");
 }

@@ -1,0 +1,138 @@
+//! The sources of a store as a replay takes them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow::array::{Array, AsArray, BooleanArray, Int64Array, RecordBatch};
+use arrow::compute::filter_record_batch;
+use arrow::datatypes::{UInt32Type, UInt64Type};
+use engine::error::{Error, Result, unknown};
+use engine::replay::Source;
+use engine::schema::canonical::{REQUESTS, SOURCES, STEPS};
+use engine::serving::CapturedStep;
+use engine::workload::{Workload, from_requests};
+
+use crate::store::Store;
+
+/// A source of the store.
+pub(super) struct Available {
+    pub(super) id: u32,
+    pub(super) path: String,
+    pub(super) format: String,
+}
+
+pub(super) fn available(store: &Store) -> Result<Vec<Available>> {
+    let mut found = Vec::new();
+    for batch in store.read(&SOURCES)? {
+        let ids = column(&batch, "source_id")?.as_primitive::<UInt32Type>().clone();
+        let (paths, formats) =
+            (column(&batch, "path")?.as_string::<i32>(), column(&batch, "format")?.as_string::<i32>());
+        found.extend((0..batch.num_rows()).map(|row| Available {
+            id: ids.value(row),
+            path: paths.value(row).to_owned(),
+            format: formats.value(row).to_owned(),
+        }));
+    }
+    Ok(found)
+}
+
+/// The source of this name; without a name the only one that suits the mode.
+pub(super) fn choose<'a>(available: &'a [Available], name: Option<&str>, captured: bool) -> Result<&'a Available> {
+    let file = |source: &Available| Path::new(&source.path).file_name().map(|name| name.to_string_lossy().into_owned());
+    let suits = |source: &&Available| match name {
+        Some(name) => {
+            source.format == name
+                || source.path == name
+                || file(source).as_deref() == Some(name)
+                || source.id.to_string() == name
+        }
+        None => (source.format == "recording") == captured,
+    };
+    let fitting: Vec<&Available> = available.iter().filter(suits).collect();
+    let listed: Vec<String> = fitting.iter().map(|source| format!("{} ({})", source.id, source.path)).collect();
+    match (fitting.as_slice(), name) {
+        ([one], _) => Ok(one),
+        ([], Some(name)) => Err(unknown("workload", name, available.iter().map(|source| source.format.as_str()))),
+        ([], None) if captured => Err(Error::run("the store has no recording, whose steps captured mode replays")
+            .hint("ingest a recording, or replay arrivals with `--mode open`")),
+        ([], None) => Err(Error::run("the store has no requests to replay")
+            .hint("ingest a trace first: `kvtoll ingest FILE --into STORE`")),
+        (_, _) => {
+            Err(Error::usage(format!("expected one source to replay, found {}: {}", listed.len(), listed.join(", ")))
+                .hint(format!("choose one: `--workload {}`", fitting[0].id)))
+        }
+    }
+}
+
+pub(super) fn column<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a dyn Array> {
+    let found = batch.column_by_name(name).map(AsRef::as_ref);
+    found.ok_or_else(|| Error::data(format!("the store's table has no column `{name}`")))
+}
+
+/// The rows of a batch whose `u64` column `name` satisfies the test.
+fn rows_where(
+    batches: Vec<RecordBatch>,
+    keep: &dyn Fn(&RecordBatch) -> Result<BooleanArray>,
+) -> Result<Vec<RecordBatch>> {
+    batches.into_iter().map(|batch| Ok(filter_record_batch(&batch, &keep(&batch)?)?)).collect()
+}
+
+/// Loads a source's requests; in captured mode also its steps, and then arrivals are not needed.
+pub(super) fn load(store: &Store, source: &Available, captured: bool) -> Result<Source> {
+    let requests = rows_where(store.read(&REQUESTS)?, &|batch| {
+        let ids = column(batch, "source_id")?.as_primitive::<UInt32Type>();
+        Ok(ids.iter().map(|id| id.map(|id| id == source.id)).collect())
+    })?;
+    let file = Path::new(&source.path).file_name().map_or(source.path.as_str().into(), |name| name.to_string_lossy());
+    let name = format!("{file} (source {})", source.id);
+    let requests = if captured { timeless(requests)? } else { requests };
+    let workload = from_requests(&name, &requests)?;
+    let steps = if captured { captured_steps(store, &workload)? } else { Vec::new() };
+    Ok(Source { workload, steps })
+}
+
+/// Captured steps have their own order, so arrivals, where there are any, do not matter.
+fn timeless(batches: Vec<RecordBatch>) -> Result<Vec<RecordBatch>> {
+    let zeros = |batch: RecordBatch| {
+        let (schema, mut columns, rows) = (batch.schema(), batch.columns().to_vec(), batch.num_rows());
+        if let Some((index, _)) = schema.column_with_name("arrival_ns") {
+            columns[index] = Arc::new(Int64Array::from(vec![0; rows]));
+        }
+        Ok(RecordBatch::try_new(schema, columns)?)
+    };
+    batches.into_iter().map(zeros).collect()
+}
+
+fn captured_steps(store: &Store, workload: &Workload) -> Result<Vec<CapturedStep>> {
+    let index: BTreeMap<u64, u32> = workload.request_ids.iter().copied().zip(0..).collect();
+    let mut steps = Vec::new();
+    let mut places = Vec::new();
+    for batch in store.read(&STEPS)? {
+        let requests = column(&batch, "request_id")?.as_primitive::<UInt64Type>();
+        let engine_steps = column(&batch, "engine_step")?.as_primitive::<UInt64Type>();
+        let instances = column(&batch, "instance")?.as_primitive::<UInt32Type>();
+        let phases = column(&batch, "phase")?.as_string::<i32>();
+        let contexts = column(&batch, "context_tokens")?.as_primitive::<UInt32Type>();
+        let new = column(&batch, "new_tokens")?.as_primitive::<UInt32Type>();
+        for row in 0..batch.num_rows() {
+            let Some(&request) = index.get(&requests.value(row)) else { continue };
+            // Steps of one engine step must stand together; those that name none stay where they are.
+            places.push((
+                instances.is_valid(row).then(|| instances.value(row)),
+                engine_steps.is_valid(row).then(|| engine_steps.value(row)),
+            ));
+            steps.push(CapturedStep {
+                request,
+                engine_step: engine_steps.is_valid(row).then(|| engine_steps.value(row)),
+                is_prefill: phases.value(row) == "prefill",
+                prompt: workload.prompt[request as usize],
+                context: contexts.value(row),
+                new_tokens: new.value(row),
+            });
+        }
+    }
+    let mut order: Vec<usize> = (0..steps.len()).collect();
+    order.sort_by_key(|&at| places[at]);
+    Ok(order.into_iter().map(|at| steps[at]).collect())
+}
