@@ -33,6 +33,6 @@ SELECT
   p.usd_per_accelerator_hour * w.accelerators AS usd_per_hour, w.utilisation_ratio, w.output_tokens_per_s,
   w.usd_per_mtok_total, w.usd_per_mtok_input, w.usd_per_mtok_output,
   w.usd_per_mtok_output_saturated, w.usd_total,
-  CASE WHEN p.machine LIKE '%*%' THEN 'assumed' ELSE p.certainty END AS price_certainty, p.source AS price_source
+  p.certainty AS price_certainty, p.source AS price_source
 FROM wide w LEFT JOIN prices p ON p.prices = w.prices AND p.machine = w.machine
 ORDER BY scenario_id

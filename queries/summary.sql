@@ -11,6 +11,7 @@
 -- column offered_load_ratio: Busy time that the requests ask for over the trace's span; above 1 the queue grows to the end.
 -- column scenario_id: Number of the scenario within the run.
 -- column is_baseline: Whether the others are compared with it.
+-- column workload: The requests that were replayed; figures of different workloads do not compare.
 -- column model: The model.
 -- column policy: The policy stack.
 -- column machine: The machine with its variations.
@@ -32,12 +33,12 @@
 -- column certainty: The least certain input of the scenario.
 -- column error: Why it failed; null if it did not.
 WITH losses AS (
-  SELECT policy, string_agg(recording, ', ' ORDER BY recording) AS loss_recording
+  SELECT policy, arrow_cast(string_agg(recording, ', ' ORDER BY recording), 'Utf8') AS loss_recording
   FROM (SELECT DISTINCT policy, recording FROM attention_error) GROUP BY policy
 ),
 wide AS (
   SELECT
-    s.scenario_id, s.name AS scenario, s.is_baseline, s.status, s.model, s.policy, s.machine,
+    s.scenario_id, s.name AS scenario, s.is_baseline, s.status, s.workload, s.model, s.policy, s.machine,
     s.offered_load_ratio, s.certainty, s.error,
     max(m.value) FILTER (WHERE m.metric = 'p50_ttft_ms') AS p50_ttft_ms,
     max(m.value) FILTER (WHERE m.metric = 'p99_ttft_ms') AS p99_ttft_ms,
@@ -55,8 +56,8 @@ wide AS (
     max(m.value) FILTER (WHERE m.metric = 'lost_mass_ratio') AS lost_mass_ratio,
     max(m.value) FILTER (WHERE m.metric = 'quantization_error_ratio') AS quantization_error_ratio
   FROM scenarios s LEFT JOIN metrics m ON m.scenario_id = s.scenario_id
-  GROUP BY s.scenario_id, s.name, s.is_baseline, s.status, s.model, s.policy, s.machine, s.offered_load_ratio,
-    s.certainty, s.error
+  GROUP BY s.scenario_id, s.name, s.is_baseline, s.status, s.workload, s.model, s.policy, s.machine,
+    s.offered_load_ratio, s.certainty, s.error
 ),
 base AS (
   SELECT * FROM wide WHERE scenario_id = (SELECT min(scenario_id) FROM scenarios WHERE is_baseline)
@@ -64,9 +65,9 @@ base AS (
 SELECT
   w.scenario, w.status, w.p99_ttft_ms, w.p50_itl_ms, w.p99_itl_ms, w.output_tokens_per_s,
   w.usd_per_mtok_output_saturated, w.kv_peak_held_bytes, w.lost_mass_ratio, w.offered_load_ratio,
-  w.scenario_id, w.is_baseline, w.model, w.policy, w.machine, w.p50_ttft_ms, w.output_tokens_per_s_per_accelerator,
-  w.usd_per_mtok_output, w.usd_per_mtok_total, w.energy_j_per_output_token, w.kv_bytes_per_token, w.hit_tokens_ratio,
-  w.quantization_error_ratio, l.loss_recording,
+  w.scenario_id, w.is_baseline, w.workload, w.model, w.policy, w.machine, w.p50_ttft_ms,
+  w.output_tokens_per_s_per_accelerator, w.usd_per_mtok_output, w.usd_per_mtok_total, w.energy_j_per_output_token,
+  w.kv_bytes_per_token, w.hit_tokens_ratio, w.quantization_error_ratio, l.loss_recording,
   w.p99_ttft_ms / nullif(b.p99_ttft_ms, 0) - 1 AS p99_ttft_change_ratio,
   w.p99_itl_ms / nullif(b.p99_itl_ms, 0) - 1 AS p99_itl_change_ratio,
   w.output_tokens_per_s_per_accelerator / nullif(b.output_tokens_per_s_per_accelerator, 0) - 1

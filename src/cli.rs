@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 use engine::error::Result;
 
-use crate::command::{Exit, explain, ingest, list, query, replay, report, run, schema};
+use crate::command::{Exit, check, explain, ingest, inspect, list, query, replay, report, run, schema};
 
 /// What this traffic would cost under another KV policy, on another memory hierarchy.
 ///
@@ -27,6 +27,10 @@ pub struct Cli {
 pub enum Command {
     /// Read traces into a store
     Ingest(ingest::Args),
+    /// Say what a file is and holds, without writing anything
+    Inspect(inspect::Args),
+    /// Verify a store: hashes, counts and references
+    Check(check::Args),
     /// Replay stored requests under policies, on machines
     Replay(replay::Args),
     /// Ask a named question, or any in SQL
@@ -50,6 +54,8 @@ pub enum Command {
 pub fn dispatch(cli: &Cli) -> Result<Exit> {
     match &cli.command {
         Command::Ingest(args) => ingest::run(args),
+        Command::Inspect(args) => inspect::run(args),
+        Command::Check(args) => check::run(args),
         Command::Replay(args) => replay::run(args),
         Command::Query(args) => query::run(args),
         Command::Report(args) => report::run(args),

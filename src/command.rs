@@ -1,8 +1,10 @@
 //! One file per command. A command reads its arguments, calls the parts, and says what happened: data to standard output,
 //! everything else to standard error.
 
+pub mod check;
 pub mod explain;
 pub mod ingest;
+pub mod inspect;
 pub mod list;
 pub mod query;
 pub mod replay;
@@ -57,17 +59,31 @@ pub(crate) fn say(text: &str) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// Writes a file as a whole or not at all.
+/// Writes a file as a whole or not at all. What is there and no plain file (a device, a pipe) is written to as it is, and a
+/// link keeps pointing at what it points at.
 pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
     let failed = |error: std::io::Error| Error::run(format!("cannot write `{}`: {error}", path.display()));
-    let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let known = std::fs::metadata(&target).ok();
+    if known.as_ref().is_some_and(|known| !known.is_file()) {
+        let mut file = std::fs::OpenOptions::new().write(true).open(&target).map_err(failed)?;
+        return file.write_all(bytes).map_err(failed);
+    }
+    let folder = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut name =
-        path.file_name().ok_or_else(|| Error::usage(format!("`{}` is no file name", path.display())))?.to_owned();
+        target.file_name().ok_or_else(|| Error::usage(format!("`{}` is no file name", path.display())))?.to_owned();
     name.push(format!(".{}.tmp", std::process::id()));
     let temporary = folder.join(name);
-    let mut file = std::fs::File::create(&temporary).map_err(failed)?;
-    let written = file.write_all(bytes).and_then(|()| file.sync_all()).and_then(|()| std::fs::rename(&temporary, path));
-    written.map_err(|error| {
+    let write = || {
+        let mut file = std::fs::File::create(&temporary)?;
+        file.write_all(bytes)?;
+        if let Some(known) = known {
+            file.set_permissions(known.permissions())?;
+        }
+        file.sync_all()?;
+        std::fs::rename(&temporary, &target)
+    };
+    write().map_err(|error| {
         let _ = std::fs::remove_file(&temporary);
         failed(error)
     })

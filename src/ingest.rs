@@ -22,6 +22,7 @@ mod burstgpt;
 mod claude_code;
 mod csv;
 mod dynamo;
+mod examine;
 mod json;
 mod llmservingsim;
 mod llmservingsim_result;
@@ -62,6 +63,7 @@ use engine::error::{Error, Result, unknown};
 use engine::schema::{Cell, Table, batch_of_rows, canonical};
 
 use crate::store::{SourceEntry, Store, Transaction};
+pub use examine::{Examination, examine};
 pub use sink::{LogEntry, Severity, Sink};
 pub use source::{Body, Input};
 pub use time::TimeUnit;
@@ -358,6 +360,7 @@ pub(crate) struct Parcel {
 /// What a reading thread returns.
 struct Outcome {
     format: &'static Format,
+    verdicts: Vec<(&'static Format, Sniff)>,
     compression: &'static str,
     sha256: String,
     file_bytes: u64,
@@ -409,13 +412,14 @@ fn read_one(job: &Job, options: &Options, sender: std::sync::mpsc::SyncSender<Pa
     }
     let source = source::open(&job.path, &source::LIMITS)?;
     let format = choose(&source.head(), options)?;
+    let verdicts = verdicts(&source.head());
     let compression = source.compression();
     let mut sink = Sink::new(&job.path, job.source_id, options, source.tally(), sender);
     let (mut input, finish) = source.into_input(options)?;
     let settings = (format.read)(&mut input, &mut sink)?;
     drop(input);
     let (sha256, file_bytes) = finish.finish()?;
-    Ok(Outcome { format, compression, sha256, file_bytes, settings, counts: sink.finish()? })
+    Ok(Outcome { format, verdicts, compression, sha256, file_bytes, settings, counts: sink.finish()? })
 }
 
 /// Writes what a thread reads, with the request ids of the store.
@@ -439,11 +443,7 @@ fn write_one(
         transaction.append(table, &[with_store_ids(batch, first_request_id)?])?;
         progress(Progress { path: &job.path, bytes, total_bytes, rows });
     }
-    // A reader that panics is a bug, and still must not take the process down.
-    let mut outcome = handle.join().unwrap_or_else(|_| {
-        Err(Error::data(format!("`{}` could not be read: its adapter failed", job.path))
-            .hint("please report this file as a bug"))
-    })?;
+    let mut outcome = join(&job.path, handle)?;
     if key.is_some() {
         outcome.counts.log.push(anonymize::log_entry(replaced));
     }
@@ -451,8 +451,16 @@ fn write_one(
     Ok(summary)
 }
 
+/// What a reading thread came to. A reader that panics is a bug, and still must not take the process down.
+fn join(path: &str, reading: ScopedJoinHandle<'_, Result<Outcome>>) -> Result<Outcome> {
+    reading.join().unwrap_or_else(|_| {
+        Err(Error::data(format!("`{path}` could not be read: its adapter failed"))
+            .hint("please report this file as a bug"))
+    })
+}
+
 fn summarise(job: &Job, first_request_id: u64, outcome: Outcome, to: &mut Transaction<'_>) -> Result<Summary> {
-    let Outcome { format, compression, sha256, file_bytes, settings, counts } = outcome;
+    let Outcome { format, compression, sha256, file_bytes, settings, counts, .. } = outcome;
     let row: Vec<Cell> = vec![
         job.source_id.into(),
         job.path.as_str().into(),

@@ -149,8 +149,8 @@ impl Spec {
             rules: rules(self.engine.as_deref().unwrap_or(RULES[0].name))?,
             rate: rate(self.rate.as_deref().unwrap_or("x1"))?,
             parallel: Parallel {
-                tensor: at_least_one("tensor_parallel", self.tensor_parallel.unwrap_or(1))?,
-                instances: at_least_one("instances", self.instances.unwrap_or(1))?,
+                tensor: number("tensor_parallel", self.tensor_parallel.unwrap_or(1))?,
+                instances: number("instances", self.instances.unwrap_or(1))?,
             },
             dtype: dtype(self.weights.as_deref().unwrap_or("bf16"))?,
             prices: load_prices(self.prices.as_deref().unwrap_or("hyperscaler"))?,
@@ -159,9 +159,12 @@ impl Spec {
     }
 }
 
-fn at_least_one(name: &str, value: u32) -> Result<u32> {
-    if value == 0 {
-        return Err(Error::usage(format!("expected `{name}` of at least 1, found 0")));
+/// More copies of a model than anybody runs; each costs time to replay.
+const MOST: u32 = 10_000;
+
+fn number(name: &str, value: u32) -> Result<u32> {
+    if !(1..=MOST).contains(&value) {
+        return Err(Error::usage(format!("expected `{name}` from 1 to {MOST}, found {value}")));
     }
     Ok(value)
 }

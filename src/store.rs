@@ -19,6 +19,7 @@
 //! **The same rows give the same bytes**, so a run (whose id is the hash of its inputs) may be written twice: the second
 //! time changes nothing, or fails if the contents differ.
 
+mod check;
 mod manifest;
 mod parquet_file;
 mod transaction;
@@ -32,6 +33,7 @@ use arrow::datatypes::{DataType, Field, FieldRef, Schema};
 use engine::error::{Error, Result};
 use engine::schema::{Table, Type};
 
+pub use check::check;
 pub use manifest::{FileEntry, Manifest, RunEntry, SourceEntry};
 pub(crate) use parquet_file::{batches_of, hex};
 pub use transaction::Transaction;

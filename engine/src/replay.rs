@@ -124,6 +124,10 @@ pub fn replay(scenario: &Scenario, source: &Source) -> Result<Found> {
             (outcome, workload.span_ns(), load)
         }
     };
+    if outcome.overran {
+        return Err(Error::run("the replay takes more than 146 years of machine time")
+            .hint("check the machine's rates and fixed times, and the trace's time unit"));
+    }
     let ends = outcome.stretches.iter().map(|stretch| stretch.start_ns + stretch.total_ns);
     Ok(Found {
         price: price(scenario),

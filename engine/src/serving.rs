@@ -139,6 +139,8 @@ pub struct Outcome {
     /// All gaps between tokens, where a request does not decode in every step (captured steps); else `None`, and the gaps
     /// are the step times of the decoding requests and `long_gaps`.
     pub all_gaps: Option<Vec<i64>>,
+    /// Whether the clock ran beyond [`crate::workload::LONGEST_NS`]; the rest was then not served.
+    pub overran: bool,
 }
 
 /// Serves a workload in open mode: requests come when the trace says, whether or not the machine keeps up.

@@ -39,7 +39,7 @@ pub struct Reading {
     #[arg(long, value_name = "KEY")]
     pub anonymize: Option<String>,
     /// How many bad rows a failure lists
-    #[arg(long, value_name = "N", default_value_t = 10)]
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = at_least_one)]
     pub max_errors: usize,
 }
 
@@ -101,5 +101,13 @@ pub(crate) fn describe(summary: &Summary) {
     ));
     for entry in summary.log.iter().filter(|entry| entry.severity != Severity::Info) {
         talk::note(&format!("  {}: {} ({} times)", entry.severity.name(), entry.message, entry.count));
+    }
+}
+
+fn at_least_one(text: &str) -> std::result::Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("expected at least 1".to_owned()),
+        Ok(number) => Ok(number),
+        Err(error) => Err(format!("expected a number: {error}")),
     }
 }

@@ -13,6 +13,7 @@ use engine::policy::attention_error;
 use engine::recording::{Recording, recordings};
 use engine::replay::{Found, Mode, Run, Scenario, Source, replay, tables};
 use engine::schema::canonical::{ATTENTION, KV_STATS, PREFILL_SCORES, RECORDINGS, REQUESTS, SOURCES};
+use engine::serving::Fate;
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
@@ -217,7 +218,15 @@ fn resolve(store: &Store, specs: &[Spec]) -> Result<(Vec<Source>, Vec<Scenario>)
             numbers.insert((source.id, captured), sources.len() - 1);
             sources.len() - 1
         };
-        scenarios.push(spec.resolve(index)?);
+        let mut scenario = spec.resolve(index).map_err(|error| match &spec.name {
+            Some(name) => error.context(format!("scenario `{name}`")),
+            None => error,
+        })?;
+        // Flags name no scenario, and several models may share policies and machines.
+        if spec.name.is_none() && specs.iter().any(|other| other.model != spec.model) {
+            scenario.name = format!("{}: {}", scenario.model.name, scenario.name);
+        }
+        scenarios.push(scenario);
     }
     let baselines = scenarios.iter().filter(|scenario: &&Scenario| scenario.is_baseline).count();
     match (baselines, scenarios.first_mut()) {
@@ -309,8 +318,8 @@ fn load_recordings(store: &Store) -> Result<Vec<Recording>> {
 }
 
 fn replay_all(sources: &[Source], scenarios: &[Scenario], threads: Option<usize>) -> Result<Vec<Result<Found>>> {
-    if threads == Some(0) {
-        return Err(Error::usage("expected at least one thread, found 0"));
+    if let Some(count) = threads.filter(|count| !(1..=1024).contains(count)) {
+        return Err(Error::usage(format!("expected 1 to 1024 threads, found {count}")));
     }
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(threads.unwrap_or(0))
@@ -330,6 +339,14 @@ fn tell(sources: &[Source], scenarios: &[Scenario], found: &[Result<Found>]) -> 
                     talk::warn(&format!(
                         "`{}` shares no prefixes: the trace's blocks of {unit} tokens are no multiple of {BLOCK_TOKENS}",
                         scenario.name
+                    ));
+                }
+                let rejected = found.outcome.served.iter().filter(|served| served.fate != Fate::Finished).count();
+                if rejected > 0 {
+                    talk::warn(&format!(
+                        "`{}` turned {rejected} of {} requests away; `request_costs.reason` says why",
+                        scenario.name,
+                        found.outcome.served.len()
                     ));
                 }
                 if let Some(load) = found.offered_load.filter(|&load| load > 1.0 && scenario.mode == Mode::Open) {

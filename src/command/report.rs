@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use engine::error::Result;
+use engine::error::{Error, Result};
 
 use super::{Exit, talk, write_file};
 use crate::store::Store;
@@ -32,8 +32,12 @@ pub fn run(args: &Args) -> Result<Exit> {
 
 /// Renders the session's run and writes both files; `command` is what makes them again.
 pub(crate) fn write(session: &sql::Session, command: &str, output: &Path) -> Result<()> {
-    let rendered = report::render(session, report::Options { title: "kvtoll report", command })?;
     let json = output.with_extension("json");
+    if json == output {
+        return Err(Error::usage(format!("expected an HTML file for the page, found `{}`", output.display()))
+            .hint("the JSON goes beside the page, under the same name with `.json`"));
+    }
+    let rendered = report::render(session, report::Options { title: "kvtoll report", command })?;
     write_file(output, rendered.html.as_bytes())?;
     write_file(&json, rendered.json.as_bytes())?;
     talk::note(&format!("wrote {} and {}", output.display(), json.display()));

@@ -24,9 +24,12 @@ pub fn error(error: &Error) {
     }
 }
 
+/// Control characters in names and data never reach the terminal.
 fn line(text: &str) {
     // Nobody is left to tell when standard error is closed.
-    let _ = writeln!(std::io::stderr().lock(), "{text}");
+    let plain = |char: char| if char.is_control() && char != '\n' { '\u{fffd}' } else { char };
+    let shown: String = text.chars().map(plain).collect();
+    let _ = writeln!(std::io::stderr().lock(), "{shown}");
 }
 
 /// A bar for bytes, or a spinner where the total is unknown; invisible unless standard error is a terminal.

@@ -25,6 +25,9 @@ pub(super) struct Blocks {
     pub(super) rounding: Rounding,
 }
 
+/// Ids of a prompt of four billion tokens in blocks of 512.
+pub(super) const MOST: usize = 1 << 23;
+
 /// The sizes that the known tools write, then those that other engines use.
 const SIZES: [u32; 3] = [512, 64, 16];
 const OTHER_SIZES: [u32; 7] = [256, 128, 32, 1024, 2048, 8, 1];
@@ -48,9 +51,9 @@ impl Blocks {
         }
     }
 
-    /// The most ids that a prompt can have.
+    /// The most ids that a prompt may have: a line of nothing but ids must not fill the memory.
     pub(super) fn most(self) -> usize {
-        u32::MAX.div_ceil(self.tokens) as usize
+        MOST.min(u32::MAX.div_ceil(self.tokens) as usize)
     }
 
     fn fits(self, rows: &[(u32, usize)]) -> usize {
@@ -59,6 +62,34 @@ impl Blocks {
 
     fn shown(self) -> String {
         format!("{} of {} tokens", self.rounding.name(), self.tokens)
+    }
+}
+
+/// The block size that the parts of a file have in common.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Common {
+    /// No part has named one.
+    #[default]
+    Unknown,
+    /// All that named one named this.
+    One(u32),
+    /// They differ.
+    Several,
+}
+
+impl Common {
+    /// Takes a further part into account.
+    pub(super) fn add(&mut self, tokens: u32) {
+        *self = match *self {
+            Self::Unknown => Self::One(tokens),
+            Self::One(before) if before == tokens => Self::One(tokens),
+            _ => Self::Several,
+        };
+    }
+
+    /// The one size.
+    pub(super) fn one(self) -> Option<u32> {
+        if let Self::One(tokens) = self { Some(tokens) } else { None }
     }
 }
 

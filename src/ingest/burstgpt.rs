@@ -1,4 +1,4 @@
-//! BurstGPT, versions 1 to 3: requests to GPT-3.5 and GPT-4 on Azure, as CSV whose column names hold blanks.
+//! `BurstGPT`, versions 1 to 3: requests to GPT-3.5 and GPT-4 on Azure, as CSV whose column names hold blanks.
 //!
 //! ```text
 //! Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
@@ -62,3 +62,6 @@ fn sniff(head: &Head<'_>) -> Sniff {
 fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
     csv::read(&CSV, input, sink)
 }
+
+#[cfg(test)]
+mod tests;

@@ -32,7 +32,7 @@ use polars::prelude::{CsvReadOptions, DataFrame, DataType, Field, Schema, SerRea
 use super::json::{bad_at, named};
 use super::problem::{Bad, Problem, quoted};
 use super::sink::{Event, Severity, Sink};
-use super::source::{Body, Input, Lines, count};
+use super::source::{Body, Input, Lines, Place};
 use super::time::{DateForm, Dates, TimeUnit, decimal_ns};
 use super::{Head, Origin, Settings, Sniff};
 
@@ -112,7 +112,7 @@ impl Column {
 }
 
 /// About how many bytes go to polars at once.
-const BYTES: usize = 4 << 20;
+const BYTES: usize = 2 << 20;
 
 const EMPTY_LINE: Event = Event { severity: Severity::Info, code: "empty_line", advice: None };
 const NO_OUTPUT: Event = Event { severity: Severity::Info, code: "no_output", advice: None };
@@ -139,6 +139,10 @@ pub(super) fn sniff(csv: &Csv, head: &Head<'_>) -> Sniff {
     }
     let text = head.bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head.bytes);
     let first = text.split(|byte| *byte == b'\n').find(|line| !line.trim_ascii().is_empty()).unwrap_or_default();
+    // JSON has no header, and its lines are long.
+    if matches!(first.trim_ascii_start().first(), Some(b'{' | b'[')) {
+        return Sniff::No;
+    }
     let names = header(first.strip_suffix(b"\r").unwrap_or(first));
     let (form, missing) = nearest(csv, &names);
     let like: Vec<(&str, &str)> = missing.iter().filter_map(|name| Some((*name, like(&names, name)?))).collect();
@@ -155,13 +159,15 @@ pub(super) fn sniff(csv: &Csv, head: &Head<'_>) -> Sniff {
     }
 }
 
-/// The form of which the fewest columns are missing, and which they are.
+/// The form that fits best, and which of its columns are missing: columns that are there under a similar name count for
+/// more than those that are not there at all.
 fn nearest(csv: &Csv, names: &[String]) -> (&'static [Column], Vec<&'static str>) {
     let missing = |form: &'static [Column]| -> Vec<&'static str> {
         form.iter().map(|column| column.name).filter(|column| !names.iter().any(|name| name == column)).collect()
     };
     let forms = csv.forms.iter().map(|form| (*form, missing(form)));
-    forms.min_by_key(|(_, missing)| missing.len()).unwrap_or_default()
+    let absent = |missing: &[&str]| missing.iter().filter(|name| like(names, name).is_none()).count();
+    forms.min_by_key(|(_, missing)| (absent(missing), missing.len())).unwrap_or_default()
 }
 
 /// The name that differs from `wanted` only in case, blanks and punctuation.
@@ -213,8 +219,8 @@ pub(super) fn read(csv: &Csv, input: &mut Input<'_>, sink: &mut Sink<'_>) -> Res
     let unit = input.options.time_unit.unwrap_or(TimeUnit::S);
     let mut reader = Reader { path: input.path, layout, unit, dates: None, next_id: 0, latest: i64::MIN };
     let mut block = Vec::new();
-    while let Some((number, offset)) = lines.block(BYTES, &mut block)? {
-        reader.convert(&block, number, offset, sink)?;
+    while let Some(place) = lines.block(BYTES, &mut block)? {
+        reader.convert(&block, place, sink)?;
     }
     let clock = match &reader.dates {
         Some(dates) if dates.form().has_zone() => Some("epoch"),
@@ -296,9 +302,7 @@ struct Reader<'a> {
 /// Lines of a file on their way into rows.
 struct Chunk<'a> {
     block: &'a [u8],
-    /// Number and offset of the first line.
-    number: u64,
-    offset: u64,
+    at: Place,
     /// Where each row is in the block; found when somebody asks, if every line is a row.
     rows: OnceCell<Vec<Span>>,
     /// Lines that polars does not get.
@@ -315,8 +319,8 @@ struct Span {
 }
 
 impl<'a> Chunk<'a> {
-    fn new(block: &'a [u8], number: u64, offset: u64) -> Self {
-        Self { block, number, offset, rows: OnceCell::new(), bad: Vec::new() }
+    fn new(block: &'a [u8], at: Place) -> Self {
+        Self { block, at, rows: OnceCell::new(), bad: Vec::new() }
     }
 
     /// A block is at most a few MB, or one line of a limited length, so that its offsets fit u32.
@@ -341,14 +345,14 @@ impl<'a> Chunk<'a> {
 
     /// Number and offset of a line in the file.
     fn place(&self, span: Span) -> (u64, u64) {
-        (self.number + u64::from(span.line), self.offset + u64::from(span.from))
+        (self.at.number + u64::from(span.line), self.at.offset + u64::from(span.from))
     }
 
     /// The cells by column, every one as text; bad lines are set aside. None if there is no good line.
     fn split(&mut self, path: &str, width: usize, sink: &mut Sink<'_>) -> Result<Option<DataFrame>> {
-        if let Some(rows) = plain_rows(self.block, width)
+        if looks_regular(self.block, self.at.lines as usize, width)
             && let Ok(frame) = frame(width, self.block)
-            && frame.height() == rows
+            && frame.height() as u64 == self.at.lines
         {
             return Ok(Some(frame));
         }
@@ -390,18 +394,21 @@ impl<'a> Chunk<'a> {
     }
 }
 
-/// The lines of a block that polars can be trusted with as it is: no quote, whole lines, text, and as many commas as so
-/// many lines of `width` cells have.
-fn plain_rows(block: &[u8], width: usize) -> Option<usize> {
+/// Whether polars can be given a block as it is: whole lines, no quote, and as many commas as so many lines of `width`
+/// cells have. If a line has a cell too many, or a byte is no text, polars fails.
+fn looks_regular(block: &[u8], lines: usize, width: usize) -> bool {
     // polars takes a first `x` for a mark of compression, depending on what follows, and strips a byte order mark.
     let odd = |byte: &u8| matches!(byte, b'x' | 0xef);
-    let plain = width > 1
-        && block.last() == Some(&b'\n')
-        && !block.first().is_some_and(odd)
-        && !block.contains(&b'"')
-        && std::str::from_utf8(block).is_ok();
-    let rows = count(block, b'\n');
-    (plain && count(block, b',') == rows * (width - 1)).then_some(rows)
+    if width < 2 || block.last() != Some(&b'\n') || block.first().is_some_and(odd) {
+        return false;
+    }
+    // Sums of up to 255 bytes fit a byte, so that the compiler can count many at once.
+    let (mut commas, mut quotes) = (0, 0);
+    for piece in block.chunks(255) {
+        commas += usize::from(piece.iter().map(|byte| u8::from(*byte == b',')).sum::<u8>());
+        quotes += usize::from(piece.iter().map(|byte| u8::from(*byte == b'"')).sum::<u8>());
+    }
+    quotes == 0 && commas == lines * (width - 1)
 }
 
 /// The cells of whole lines.
@@ -487,8 +494,8 @@ struct Fault {
 
 impl Reader<'_> {
     /// Makes rows of a block of lines and hands them on.
-    fn convert(&mut self, block: &[u8], number: u64, offset: u64, sink: &mut Sink<'_>) -> Result<()> {
-        let mut chunk = Chunk::new(block, number, offset);
+    fn convert(&mut self, block: &[u8], at: Place, sink: &mut Sink<'_>) -> Result<()> {
+        let mut chunk = Chunk::new(block, at);
         let Some(frame) = chunk.split(self.path, self.layout.width, sink)? else {
             sink.found(chunk.bad.len() as u64);
             return self.set_aside(&chunk, &[], &[], sink);
@@ -776,21 +783,23 @@ fn numbers<T: ArrowPrimitiveType>(
 
 /// A whole number that fits u32.
 fn whole(cell: &[u8]) -> std::result::Result<u32, Why> {
-    let digits = |sum: u64, digit: &u8| digit.is_ascii_digit().then(|| sum * 10 + u64::from(digit - b'0'));
-    // Nineteen digits fit u64; more are out of range, or no number.
-    if (1..=19).contains(&cell.len())
-        && let Some(value) = cell.iter().try_fold(0, digits)
-    {
-        return u32::try_from(value).map_err(|_| Why::Range);
+    // Nine digits fit; nearly all numbers are as short.
+    if (1..=9).contains(&cell.len()) {
+        let (mut value, mut other) = (0, false);
+        for byte in cell {
+            let digit = byte.wrapping_sub(b'0');
+            other |= digit > 9;
+            value = u32::wrapping_add(u32::wrapping_mul(value, 10), u32::from(digit));
+        }
+        if !other {
+            return Ok(value);
+        }
     }
     if cell.is_empty() || !cell.iter().all(u8::is_ascii_digit) {
         return Err(if cell.first() == Some(&b'-') { Why::Negative } else { Why::Number });
     }
-    match cell.iter().position(|digit| *digit != b'0') {
-        None => Ok(0),
-        Some(zeros) if cell.len() - zeros > 19 => Err(Why::Range),
-        Some(zeros) => whole(&cell[zeros..]),
-    }
+    let digits = |sum: u32, digit: &u8| sum.checked_mul(10)?.checked_add(u32::from(digit - b'0'));
+    cell.iter().try_fold(0, digits).ok_or(Why::Range)
 }
 
 /// Why a cell is no time of at least zero that fits.

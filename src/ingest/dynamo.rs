@@ -25,6 +25,7 @@ use std::borrow::Cow;
 
 use engine::error::Result;
 
+use super::blocks::{Common, MOST};
 use super::json::{Scan, bad_at};
 use super::problem::{Bad, quoted};
 use super::recent::Recent;
@@ -118,10 +119,16 @@ struct Standing {
 fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
     let path = input.path;
     let lines = rows::lines(path, &mut input.body)?;
+    if let Some(unit) = input.options.time_unit.filter(|unit| *unit != TimeUnit::Ms) {
+        let message =
+            format!("expected instants in {} in `{path}`, as the flag says, found keys that end in `_ms`", unit.name());
+        return Err(engine::error::Error::data(message).hint("the file names its unit; leave the flag out"));
+    }
     let (mut requests, mut watch) = (Requests::new(), Watch::new());
     let mut sessions: Recent<Box<str>, Standing> = Recent::new();
     let (mut records, mut hashes) = (Records::new(LIMIT), Vec::new());
-    let mut blocks: Option<Option<u32>> = None;
+    let mut blocks = Common::default();
+    let (mut ends, mut others) = (0_u64, 0_u64);
     loop {
         let mut empty: Vec<(u64, u64)> = Vec::new();
         let record = records.next(lines, path, &mut |line| empty.push((line.number, line.offset)))?;
@@ -138,6 +145,7 @@ fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
             Ok(entry) => entry,
             Err(bad) => {
                 sink.found(1);
+                ends += 1;
                 sink.reject(record.problem(path, bad))?;
                 continue;
             }
@@ -148,18 +156,23 @@ fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
         }
         if let Some(ended) = &entry.request {
             sink.found(1);
+            ends += 1;
             if let Some((block, ..)) = ended.replay {
-                let known = blocks.get_or_insert(Some(block));
-                *known = known.filter(|known| *known == block);
+                blocks.add(block);
             }
             push(&entry, ended, &hashes, &record, &mut sessions, &mut watch, &mut requests, sink)?;
         } else {
             beside(&entry, &record, &mut sessions, sink);
+            others += 1;
         }
     }
     requests.flush(sink)?;
+    if ends == 0 && others > 0 {
+        let message = format!("expected at least one `request_end` in `{path}`, found {others} other events");
+        return Err(engine::error::Error::data(message).hint("events of tools describe the pauses between requests"));
+    }
     let options = input.options;
-    if let (Some(flag), Some(Some(found))) = (options.block_tokens, blocks)
+    if let (Some(flag), Some(found)) = (options.block_tokens, blocks.one())
         && flag != found
     {
         let message = format!("expected blocks of {flag} tokens in `{path}`, as the flag says, found {found}");
@@ -168,7 +181,7 @@ fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
     Ok(Settings {
         time_unit: Some("ms"),
         clock: Some("epoch"),
-        block_tokens: blocks.flatten(),
+        block_tokens: blocks.one(),
         rounding: Some("ceil"),
         hash_scope: Some("file"),
         id_kind: Some("prefix"),
@@ -418,7 +431,7 @@ fn replay<'a>(
             b"input_length" => input = Some(walk::tokens(scan, "`input_length`")?),
             b"input_sequence_hashes" => {
                 at = Some(scan.at());
-                scan.ids("`input_sequence_hashes`", "a hash", u32::MAX as usize, hashes)?;
+                scan.ids("`input_sequence_hashes`", "a hash", MOST, hashes)?;
             }
             _ => {
                 unknown.push(key);

@@ -72,7 +72,7 @@ impl<'a> Scan<'a> {
                 &self.line[from..self.at]
             }
         };
-        if std::str::from_utf8(key).is_err() {
+        if !key.is_ascii() && std::str::from_utf8(key).is_err() {
             return Err(bad_at(self.line, from, "utf8", "a key in UTF-8"));
         }
         if self.at == from {

@@ -30,7 +30,7 @@ use std::borrow::Cow;
 
 use engine::error::{Error, Result};
 
-use super::blocks::{Blocks, Rounding, guess};
+use super::blocks::{Blocks, Common, MOST, Rounding, guess};
 use super::json::{Scan, bad_at};
 use super::problem::Bad;
 use super::recent::{Recent, Sessions};
@@ -63,8 +63,11 @@ const KEYS: [[&str; 2]; 4] = [
     ["hash_ids", "hash_ids"],
 ];
 
+/// The most requests that a row may wait for.
+const AWAITED: usize = 1 << 16;
+
 /// Keys of formats that share some of these.
-const OTHERS: [&str; 3] = ["chat_id", "sys_prompt", "event"];
+const OTHERS: [&str; 3] = ["chat_id", "sys_prompt", "event_type"];
 
 const NO_IDS: Event = Event {
     severity: Severity::Notice,
@@ -139,8 +142,8 @@ struct Before {
     watch: Watch,
     sessions: Sessions,
     keys: Recent<Box<str>, u64>,
-    /// The block size that rows named, if it is one.
-    named: Option<Option<u32>>,
+    /// The block size of the rows.
+    common: Common,
 }
 
 fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
@@ -149,7 +152,8 @@ fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
     let setup = settings(input.path, input.options, first.iter().map(rows::Kept::line))?;
     let mut requests = Requests::new();
     let mut ids: Vec<u64> = Vec::new();
-    let mut before = Before { watch: Watch::new(), sessions: Sessions::new(), keys: Recent::new(), named: None };
+    let mut before =
+        Before { watch: Watch::new(), sessions: Sessions::new(), keys: Recent::new(), common: Common::default() };
     rows::each(input.path, &first, lines, sink, &mut |line, sink| {
         let mut unknown = Unknown::new();
         let good = parse(line.bytes, setup.blocks.most(), &mut ids, &mut unknown)
@@ -167,7 +171,7 @@ fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
     Ok(Settings {
         time_unit: Some(setup.unit.name()),
         clock: Some(if setup.epoch { "epoch" } else { "trace_start" }),
-        block_tokens: before.named.unwrap_or(Some(setup.blocks.tokens)),
+        block_tokens: before.common.one(),
         rounding: Some(setup.blocks.rounding.name()),
         hash_scope: Some("file"),
         id_kind: Some("prefix"),
@@ -196,10 +200,8 @@ fn push(
     if row.wait_for.len() > 1 {
         sink.log(DEPENDENCIES, "a row waits for several requests", Some(line.number), Some(line.offset));
     }
-    if let Some(named) = row.block_tokens {
-        let known = before.named.get_or_insert(Some(named));
-        *known = known.filter(|known| *known == named);
-    }
+    let block_tokens = row.block_tokens.unwrap_or(setup.blocks.tokens);
+    before.common.add(block_tokens);
     let session = row.session.as_deref();
     let (turn, earlier) = session.map(|session| before.sessions.next(session)).unzip();
     let awaited = row.wait_for.iter().rev().find_map(|key| before.keys.get(key.as_ref()).copied());
@@ -213,7 +215,7 @@ fn push(
         delay_ns: row.delay_ns,
         prompt_tokens: row.input,
         output_tokens: row.output,
-        block_tokens: Some(row.block_tokens.unwrap_or(setup.blocks.tokens)),
+        block_tokens: Some(block_tokens),
         block_hashes: row.ids_at.is_some().then_some(ids),
         output_token_ids: row.output_token_ids.as_deref(),
         ..Request::default()
@@ -233,7 +235,7 @@ fn settings<'a>(path: &str, options: &Options, first: impl Iterator<Item = Line<
     let (mut counts, mut times) = (Vec::new(), Times::default());
     let mut ids = Vec::new();
     for line in first {
-        let Ok(row) = parse(line.bytes, usize::MAX, &mut ids, &mut Unknown::new()) else { continue };
+        let Ok(row) = parse(line.bytes, MOST, &mut ids, &mut Unknown::new()) else { continue };
         if row.ids_at.is_some() && row.block_tokens.is_none() {
             counts.push((row.input, ids.len()));
         }
@@ -353,6 +355,9 @@ fn parse<'a>(
             }
             b"wait_for" => {
                 walk::list(scan, "`wait_for`", &mut |scan| {
+                    if row.wait_for.len() == AWAITED {
+                        return Err(scan.bad("too_many", format!("at most {AWAITED} requests to wait for")));
+                    }
                     row.wait_for.push(walk::text(scan, line, "a request id")?);
                     Ok(())
                 })?;
@@ -382,9 +387,9 @@ fn parse<'a>(
         return Err(missing("timestamp"));
     }
     let texts = unknown.iter().any(|(key, _)| matches!(*key, b"text_input" | b"messages"));
-    row.input = input.ok_or_else(|| match texts {
-        true => bad_at(line, scan.at(), "missing_key", "the key `input_length`, since text must be tokenised first"),
-        false => missing("input_length"),
+    row.input = input.ok_or_else(|| {
+        let why = if texts { ", since text must be tokenised first" } else { "" };
+        bad_at(line, scan.at(), "missing_key", format!("the key `input_length`{why}"))
     })?;
     row.output = output.ok_or_else(|| missing("output_length"))?;
     row.ids_at = hashes.ok_or_else(|| missing("hash_ids"))?;

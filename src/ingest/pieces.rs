@@ -62,7 +62,6 @@ struct Nesting {
     depth: usize,
     in_string: bool,
     escaped: bool,
-    began: bool,
     /// The byte before ended a line.
     fresh_line: bool,
 }
@@ -103,7 +102,6 @@ impl Nesting {
             b'}' | b']' | b',' | b':' | b' ' | b'\t' | b'\r' | b'\n' if self.depth == 0 => return Step::Beyond,
             _ => {}
         }
-        self.began = true;
         Step::Inside
     }
 }

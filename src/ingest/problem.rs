@@ -1,6 +1,7 @@
 //! A bad row, and how it is shown.
 
 use super::pieces::Place;
+use super::source::count;
 
 /// The most bytes of a row that are kept.
 pub(super) const RAW_BYTES: usize = 4096;
@@ -50,7 +51,7 @@ impl Problem {
     /// A problem in a value that begins somewhere in a line and may go on in the next ones.
     pub(super) fn in_piece(path: &str, text: &[u8], place: Place, bad: Bad) -> Self {
         let at = bad.at.min(text.len());
-        let lines_before = text[..at].iter().filter(|byte| **byte == b'\n').count();
+        let lines_before = count(&text[..at], b'\n');
         let from = text[..at].iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
         let to = text[at..].iter().position(|byte| *byte == b'\n').map_or(text.len(), |end| at + end);
         let before = if lines_before == 0 { place.column } else { 0 };

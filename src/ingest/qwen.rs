@@ -20,7 +20,7 @@ use std::borrow::Cow;
 
 use engine::error::Result;
 
-use super::blocks::{Blocks, Rounding, guess};
+use super::blocks::{Blocks, MOST, Rounding, guess};
 use super::json::bad_at;
 use super::problem::Bad;
 use super::recent::Recent;
@@ -89,7 +89,7 @@ fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
     let mut ids = Vec::new();
     let counts: Vec<(u32, usize)> = first
         .iter()
-        .filter_map(|kept| parse(kept.line().bytes, unit, usize::MAX, &mut ids, &mut Unknown::new()).ok())
+        .filter_map(|kept| parse(kept.line().bytes, unit, MOST, &mut ids, &mut Unknown::new()).ok())
         .map(|(row, ids)| (row.input, ids))
         .collect();
     // The format fixes both, so that data which says otherwise is no reason to read on.

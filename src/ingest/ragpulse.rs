@@ -12,7 +12,8 @@
 //! {"passage_id": 0, "token_length": 84}
 //! ```
 //!
-//! They are read from the trace's folder where they are (`1_sys_prompt.jsonl` to `5_web_search.jsonl`). A piece without a
+//! They are read from the trace's folder where they are (`1_sys_prompt.jsonl` to `5_web_search.jsonl`, perhaps with `.gz`
+//! or `.zst`). A piece without a
 //! known length costs its request the segments, which is logged. What the pieces do not account for (6 to 12 tokens of
 //! template) is a last segment of kind `unknown`, so that the segments of a request sum to its prompt.
 //!
@@ -64,6 +65,9 @@ const PARTS: [Part; 5] = [
 
 /// The most pieces of a kind: the lengths are kept in memory. The published trace has 8,302.
 const PIECES: usize = 4 << 20;
+
+/// The most pieces of a prompt; the published trace has up to 20.
+const PIECES_OF_ROW: usize = 1 << 18;
 
 const NO_SIDE_FILE: Event = Event {
     severity: Severity::Notice,
@@ -192,10 +196,16 @@ fn segments(
 fn lengths(path: &str, sink: &mut Sink<'_>) -> Result<Lengths> {
     let mut all: Lengths = Lengths::default();
     for (part, lengths) in PARTS.iter().zip(&mut all) {
-        let beside = Path::new(path).with_file_name(format!("{}.jsonl", part.file));
-        match beside.to_str() {
-            Some(beside) if path != "-" && Path::new(beside).is_file() => *lengths = Some(side_file(beside, part)?),
-            _ => sink.log(NO_SIDE_FILE, &format!("the file `{}.jsonl` is not beside the trace", part.file), None, None),
+        let beside = ["", ".gz", ".zst"].iter().find_map(|end| {
+            let beside = Path::new(path).with_file_name(format!("{}.jsonl{end}", part.file));
+            beside.to_str().filter(|beside| path != "-" && Path::new(beside).is_file()).map(str::to_owned)
+        });
+        match beside {
+            Some(beside) => *lengths = Some(side_file(&beside, part)?),
+            None => {
+                let message = format!("the file `{}.jsonl` is not beside the trace", part.file);
+                sink.log(NO_SIDE_FILE, &message, None, None);
+            }
         }
     }
     Ok(all)
@@ -294,6 +304,9 @@ fn components<'a>(scan: &mut Scan<'a>, line: &'a [u8], pieces: &mut Vec<(usize, 
             return Err(bad_at(line, key_at, "duplicate_key", "each key once"));
         }
         walk::list(scan, "the ids of a kind", &mut |scan| {
+            if pieces.len() == PIECES_OF_ROW {
+                return Err(scan.bad("too_many", format!("at most {PIECES_OF_ROW} pieces of a prompt")));
+            }
             pieces.push((kind, scan.whole("the id of a piece")?));
             Ok(())
         })

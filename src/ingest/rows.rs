@@ -115,6 +115,7 @@ impl Watch {
     }
 
     /// Logs keys that are not stored.
+    #[expect(clippy::unused_self, reason = "what is odd about a row is logged in one place")]
     pub(super) fn unknown(&self, sink: &mut Sink<'_>, line: Line<'_>, keys: &[(&[u8], usize)]) {
         for (key, column) in keys {
             let message = format!("the key {} is not part of the format", named(key));
@@ -134,6 +135,7 @@ impl Watch {
     }
 
     /// Logs a request without output.
+    #[expect(clippy::unused_self, reason = "what is odd about a row is logged in one place")]
     pub(super) fn output(&self, sink: &mut Sink<'_>, number: u64, offset: u64, tokens: u32) {
         if tokens == 0 {
             let message = "a request without output tokens was kept with the status `no_output`";

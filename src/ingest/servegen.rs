@@ -1,13 +1,16 @@
-//! ServeGen client files, which are refused: they describe how requests are distributed, and hold none.
+//! `ServeGen` client files, which are refused: they describe how requests are distributed, and hold none.
 //!
 //! ```text
-//! 2400,0.085,6.69324386291654,Gamma,0.02232167101916883,73.01783087211976   chunk-<n>-trace.csv: the start of ten minutes,
-//!                                     requests per second, and the name and parameters of the spread of their distances
-//! {"0": {"input_tokens": "{45: 0.0096, 46: 0.0117}", "output_tokens": "{..}"}}    chunk-<n>-dataset.json: how often each length occurs
+//! 2400,0.085,6.69324386291654,Gamma,0.02232167101916883,73.01783087211976
+//! {"0": {"input_tokens": "{45: 0.0096, 46: 0.0117}", "output_tokens": "{..}"}}
 //! ```
 //!
-//! Requests could be drawn from them, but a drawn request is no measured one; ServeGen draws them, and its output in one of
-//! the other formats can be ingested.
+//! A line of `chunk-<n>-trace.csv`, which has no header, is a window of ten minutes: its start, requests per second, and
+//! how the gaps between them spread. `chunk-<n>-dataset.json` says how often each length occurs, as Python dictionaries
+//! within text.
+//!
+//! Requests could be drawn from them, but a drawn request is no measured one; `ServeGen` draws them, and its output in
+//! one of the other formats can be ingested.
 
 use engine::error::{Error, Result};
 
@@ -65,3 +68,6 @@ fn is_window(line: &[u8]) -> bool {
         && [rate, ratio, first, second].iter().all(|cell| cell.parse::<f64>().is_ok())
         && name.bytes().all(|byte| byte.is_ascii_alphabetic())
 }
+
+#[cfg(test)]
+mod tests;

@@ -90,6 +90,8 @@ pub(super) struct Counts {
     pub(super) rows_out: u64,
     pub(super) rows_rejected: u64,
     pub(super) tables: Vec<(&'static str, u64)>,
+    /// The first bad rows, as they are shown.
+    pub(super) shown: Vec<String>,
     pub(super) log: Vec<LogEntry>,
 }
 
@@ -245,7 +247,8 @@ impl<'a> Sink<'a> {
         }
         let rows_of = |table: &&Table| self.tables.get(table.name).or_else(|| self.details.get(table.name)).copied();
         let tables = schema::ALL.iter().filter_map(|table| Some((table.name, rows_of(table)?))).collect();
-        Ok(Counts { rows_in: self.rows_in, rows_out, rows_rejected: self.rows_rejected, tables, log: self.log })
+        let Self { rows_in, rows_rejected, shown, log, .. } = self;
+        Ok(Counts { rows_in, rows_out, rows_rejected, tables, shown, log })
     }
 
     fn failure(&self, stopped: bool) -> Error {

@@ -323,6 +323,17 @@ impl Line<'_> {
     }
 }
 
+/// Where a block of lines is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    /// Number of the first line, from 1.
+    pub(super) number: u64,
+    /// Offset of the first line in the decompressed file.
+    pub(super) offset: u64,
+    /// How many lines there are.
+    pub(super) lines: u64,
+}
+
 /// The bytes after the lines that were taken: for a file that is one large value.
 impl Read for Lines {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
@@ -376,11 +387,11 @@ impl Lines {
 
 impl Lines {
     /// Whole lines with their ends, about `target` bytes of them, into `into`, which is emptied first; the last line of a
-    /// file needs no end. Gives the number and the offset of the first; none at the end.
+    /// file needs no end. Gives where they are; none at the end.
     ///
     /// # Errors
     /// As [`Lines::next_line`].
-    pub(super) fn block(&mut self, target: usize, into: &mut Vec<u8>) -> Result<Option<(u64, u64)>> {
+    pub(super) fn block(&mut self, target: usize, into: &mut Vec<u8>) -> Result<Option<Place>> {
         into.clear();
         let mut read = self.reader.by_ref().take(target as u64).read_to_end(into);
         if read.is_ok() && into.len() == target && into.last() != Some(&b'\n') {
@@ -390,15 +401,16 @@ impl Lines {
         if into.is_empty() {
             return Ok(None);
         }
-        let first = (self.number + 1, self.next_offset);
+        let lines = count(into, b'\n') as u64 + u64::from(into.last() != Some(&b'\n'));
+        let place = Place { number: self.number + 1, offset: self.next_offset, lines };
         if into.len() > self.limit
             && let Some(at) = into.split(|byte| *byte == b'\n').position(|line| line.len() > self.limit)
         {
-            return Err(self.too_long(first.0 + at as u64));
+            return Err(self.too_long(place.number + at as u64));
         }
-        self.number += count(into, b'\n') as u64 + u64::from(into.last() != Some(&b'\n'));
+        self.number += lines;
         self.next_offset += into.len() as u64;
-        Ok(Some(first))
+        Ok(Some(place))
     }
 
     fn too_long(&self, number: u64) -> Error {

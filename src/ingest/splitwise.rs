@@ -47,3 +47,6 @@ fn sniff(head: &Head<'_>) -> Sniff {
 fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
     csv::read(&CSV, input, sink)
 }
+
+#[cfg(test)]
+mod tests;

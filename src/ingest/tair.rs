@@ -1,4 +1,4 @@
-//! Traces of the Tair KVCacheManager's optimizer: one JSON object a line, a lookup in the cache.
+//! Traces of the optimizer of Tair's `KVCacheManager`: one JSON object a line, a lookup in the cache.
 //!
 //! ```text
 //! {"instance_id": "example_instance", "trace_id": "trace_example_instance_1704081605123456", "timestamp_us": 1704081605123456, "tokens": [], "keys": [2, 3], "query_type": "prefix_match", "block_mask": [], "sw_size": 0, "location_spec_names": [], "input_len": 32, "output_len": 0, "total_keys": [2, 3]}
@@ -16,9 +16,9 @@
 
 use std::borrow::Cow;
 
-use engine::error::Result;
+use engine::error::{Error, Result};
 
-use super::blocks::{Blocks, Rounding, guess};
+use super::blocks::{Blocks, MOST, Rounding, guess};
 use super::json::{Scan, bad_at};
 use super::problem::Bad;
 use super::requests::{Request, Requests};
@@ -27,7 +27,7 @@ use super::sink::{Event, Severity, Sink};
 use super::source::{Input, Line};
 use super::time::{TimeUnit, decimal_ns};
 use super::walk::{self, Unknown};
-use super::{Format, Head, Origin, Settings, Sniff};
+use super::{Format, Head, Settings, Sniff};
 
 /// The adapter. The vendor's examples were at hand, no trace of a service.
 pub(super) static FORMAT: Format = Format {
@@ -103,12 +103,11 @@ struct Scratch {
 
 fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
     let lines = rows::lines(input.path, &mut input.body)?;
-    let flag = input.options.time_unit;
     let first = rows::first(lines)?;
     let mut scratch = Scratch::default();
-    let (mut counts, mut clock, mut unit) = (Vec::new(), None, flag);
+    let (mut counts, mut clock, mut unit) = (Vec::new(), None, None);
     for kept in &first {
-        if let Ok(row) = parse(kept.line().bytes, flag, &mut scratch, &mut Unknown::new())
+        if let Ok(row) = parse(kept.line().bytes, &mut scratch, &mut Unknown::new())
             && !row.write
         {
             counts.push((row.input, scratch.keys.len()));
@@ -116,11 +115,18 @@ fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
             unit = unit.or(row.unit);
         }
     }
+    if let (Some(flag), Some(found)) = (input.options.time_unit, unit)
+        && flag != found
+    {
+        let (flag, found, path) = (flag.name(), found.name(), input.path);
+        let message = format!("expected instants in {flag} in `{path}`, as the flag says, found `timestamp_{found}`");
+        return Err(Error::data(message).hint("the file names its unit; leave the flag out"));
+    }
     let (blocks, origin) = guess(input.path, &counts, STANDARD, input.options.block_tokens)?;
     let (mut requests, mut watch) = (Requests::new(), Watch::new());
     rows::each(input.path, &first, lines, sink, &mut |line, sink| {
         let mut unknown = Unknown::new();
-        let good = parse(line.bytes, flag, &mut scratch, &mut unknown);
+        let good = parse(line.bytes, &mut scratch, &mut unknown);
         match good.and_then(|row| check(&row, &scratch, blocks).map(|()| row)) {
             Err(bad) => Ok(Outcome::Bad(bad)),
             Ok(row) if row.write => {
@@ -156,7 +162,7 @@ fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
         rounding: Some(blocks.rounding.name()),
         hash_scope: Some("file"),
         id_kind: Some("prefix"),
-        origin: if flag.is_some() { Origin::Flag } else { origin },
+        origin,
     })
 }
 
@@ -197,21 +203,18 @@ fn log_row(row: &Row<'_>, scratch: &Scratch, blocks: Blocks, line: Line<'_>, wat
 }
 
 /// Reads one line.
-fn parse<'a>(
-    line: &'a [u8],
-    flag: Option<TimeUnit>,
-    scratch: &mut Scratch,
-    unknown: &mut Unknown<'a>,
-) -> std::result::Result<Row<'a>, Bad> {
+fn parse<'a>(line: &'a [u8], scratch: &mut Scratch, unknown: &mut Unknown<'a>) -> std::result::Result<Row<'a>, Bad> {
     let mut row = Row::default();
     let (mut input, mut keys, mut all) = (None, None, None);
     let Scratch { keys: key_list, all_keys, tokens } = scratch;
-    (key_list.clear(), all_keys.clear(), tokens.clear());
+    key_list.clear();
+    all_keys.clear();
+    tokens.clear();
     walk::record(line, &mut |scan, key, key_at| {
         let at = scan.at();
         let again = match key {
-            b"timestamp_us" => row.time.replace(instant(scan, line, flag, TimeUnit::Us, &mut row.unit)?).is_some(),
-            b"timestamp_ns" => row.time.replace(instant(scan, line, flag, TimeUnit::Ns, &mut row.unit)?).is_some(),
+            b"timestamp_us" => row.time.replace(instant(scan, line, TimeUnit::Us, &mut row.unit)?).is_some(),
+            b"timestamp_ns" => row.time.replace(instant(scan, line, TimeUnit::Ns, &mut row.unit)?).is_some(),
             b"input_len" => input.replace(walk::tokens(scan, "`input_len`")?).is_some(),
             b"keys" => {
                 hashes(scan, line, "`keys`", key_list)?;
@@ -269,11 +272,10 @@ fn parse<'a>(
 fn instant(
     scan: &mut Scan<'_>,
     line: &[u8],
-    flag: Option<TimeUnit>,
     unit: TimeUnit,
     found: &mut Option<TimeUnit>,
 ) -> std::result::Result<(i64, bool), Bad> {
-    let (at, unit) = (scan.at(), flag.unwrap_or(unit));
+    let at = scan.at();
     *found = Some(unit);
     let token = scan.number("the instant as a number")?;
     decimal_ns(token, unit).ok_or_else(|| {
@@ -290,6 +292,9 @@ fn instant(
 fn hashes(scan: &mut Scan<'_>, line: &[u8], name: &str, keys: &mut Vec<u64>) -> std::result::Result<(), Bad> {
     keys.clear();
     walk::list(scan, name, &mut |scan| {
+        if keys.len() == MOST {
+            return Err(scan.bad("block_count", format!("at most {MOST} keys")));
+        }
         if scan.peek() != Some(b'-') {
             keys.push(scan.whole("a key")?);
             return Ok(());

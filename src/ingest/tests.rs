@@ -95,7 +95,7 @@ pub(super) fn check_law(bench: &Bench) {
         let entry = &store.manifest().sources[at];
         assert_eq!((entry.rows_in, entry.rows_out, entry.rows_rejected), (rows_in[at], rows_out[at], rejected[at]));
     }
-    let beside = ["sources", "import_log", "rejects", "recordings"];
+    let beside = ["sources", "import_log", "rejects", "recordings", "context_segments"];
     let kept: u64 = store
         .manifest()
         .tables
@@ -384,20 +384,21 @@ fn files_that_are_no_trace_are_refused() {
         ),
         (b"\x89PNG\r\n\x1a\n", "expected a trace as text in `FILE`, found a PNG image"),
         (b"{\"a\": \0}", "expected a trace as text in `FILE`, found a binary file (it holds NUL bytes)"),
-        (b"hello\n", "expected `FILE` in one of the formats mooncake, azure, recording, found none of them"),
+        (b"hello\n", "expected `FILE` in one of the formats ALL, found none of them"),
         (
             b"{\"timestamp\": 0, \"input_length\": 3}\n",
-            "expected `FILE` in one of the formats mooncake, azure, recording, found none of them\n  \
+            "expected `FILE` in one of the formats ALL, found none of them\n  \
              nearly mooncake: rows lack `output_length`, `hash_ids`",
         ),
         (
             b"TIMESTAMP,ContextTokens\n",
-            "expected `FILE` in one of the formats mooncake, azure, recording, found none of them\n  \
+            "expected `FILE` in one of the formats ALL, found none of them\n  \
              nearly azure: the first line lacks the column `GeneratedTokens`",
         ),
         (b"TIMESTAMP,ContextTokens,GeneratedTokens\r\n", "expected at least one row in `FILE`, found none"),
     ] {
-        assert_eq!(bench.error(bytes).to_string(), expected);
+        let names: Vec<&str> = ALL.iter().map(|format| format.name).collect();
+        assert_eq!(bench.error(bytes).to_string(), expected.replace("ALL", &names.join(", ")));
     }
     assert_eq!(bench.error("hello\n").advice(), Some("`kvtoll list formats` describes them"));
 }

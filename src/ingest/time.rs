@@ -224,11 +224,6 @@ impl Dates {
     }
 }
 
-/// `2023-11-16 18:17:03.9799600`, read as UTC, as nanoseconds since the Unix epoch; none if it is no such instant.
-pub(super) fn wall_ns(text: &[u8]) -> Option<i64> {
-    Dates::new(DateForm { separator: b' ', zone: Zone::None }).ns(text)
-}
-
 /// The number that digits stand for.
 fn number(digits: &[u8]) -> Option<i64> {
     digits.iter().try_fold(0, |sum, digit| digit.is_ascii_digit().then(|| sum * 10 + i64::from(digit - b'0')))
@@ -286,6 +281,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    fn wall_ns(text: &[u8]) -> Option<i64> {
+        Dates::new(DateForm { separator: b' ', zone: Zone::None }).ns(text)
+    }
 
     /// By the form that is found.
     fn found_ns(text: &str) -> Option<i64> {

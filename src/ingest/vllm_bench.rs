@@ -22,7 +22,6 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, BufReader, Read};
-use std::rc::Rc;
 
 use engine::error::{Error, Result};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
@@ -104,17 +103,16 @@ fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
     let mut requests = Requests::new();
     let mut watch = Watch::new();
     let mut first_row = 0;
-    let left = Rc::new(Cell::new(0));
+    let cap = Cap { limit: LIMITS.line as u64, left: Cell::new(LIMITS.line as u64) };
     skip_mark(lines);
-    let reader = BufReader::new(Capped { lines, left: left.clone() });
+    let reader = BufReader::new(Capped { lines, cap: &cap });
     let mut json = serde_json::Deserializer::from_reader(reader);
-    left.set(LIMITS.line as u64);
     while json.end().is_err() {
         let mut run = Run::default();
-        Object { run: &mut run, unit, left: &left }.deserialize(&mut json).map_err(|error| broken(path, &error))?;
+        Object { run: &mut run, unit, cap: &cap }.deserialize(&mut json).map_err(|error| broken(path, &error))?;
         check(path, &run, unit)?;
         first_row = push(path, run, first_row, &mut requests, &mut watch, sink)?;
-        left.set(LIMITS.line as u64);
+        cap.reset();
     }
     requests.flush(sink)?;
     let origin = if options.time_unit.is_some() { Origin::Flag } else { Origin::Format };
@@ -249,22 +247,33 @@ fn problem(path: &str, row: u64, list: usize, bad: Bad) -> Problem {
     }
 }
 
-/// A stream of which no more than so many bytes may be read before the count is set again: the parser holds the value
-/// that it reads in memory.
+/// How many bytes may be read before the count is set again: the parser holds the value that it reads in memory.
+struct Cap {
+    limit: u64,
+    left: Cell<u64>,
+}
+
+impl Cap {
+    fn reset(&self) {
+        self.left.set(self.limit);
+    }
+}
+
+/// A stream under a cap.
 struct Capped<'a> {
     lines: &'a mut Lines,
-    left: Rc<Cell<u64>>,
+    cap: &'a Cap,
 }
 
 impl Read for Capped<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let left = self.left.get();
+        let left = self.cap.left.get();
         if left == 0 && !self.lines.peek().is_empty() {
-            return Err(io::Error::other(format!("a value of more than {} bytes", LIMITS.line)));
+            return Err(io::Error::other(format!("a value of more than {} bytes", self.cap.limit)));
         }
         let most = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
         let count = self.lines.read(&mut buffer[..most])?;
-        self.left.set(left - count as u64);
+        self.cap.left.set(left - count as u64);
         Ok(count)
     }
 }
@@ -273,7 +282,7 @@ impl Read for Capped<'_> {
 struct Object<'a> {
     run: &'a mut Run,
     unit: TimeUnit,
-    left: &'a Cell<u64>,
+    cap: &'a Cap,
 }
 
 impl<'de> DeserializeSeed<'de> for Object<'_> {
@@ -292,13 +301,13 @@ impl<'de> Visitor<'de> for Object<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<(), A::Error> {
         while let Some(key) = map.next_key::<String>()? {
-            self.left.set(LIMITS.line as u64);
+            self.cap.reset();
             if let Some(list) = LISTS.iter().position(|name| *name == key) {
                 if std::mem::replace(&mut self.run.seen[list], true) {
                     return Err(A::Error::custom(format!("the key `{key}` twice")));
                 }
                 let (run, unit) = (&mut *self.run, self.unit);
-                map.next_value_seed(Each { left: self.left, take: &mut |text| run.take(list, text, unit) })?;
+                map.next_value_seed(Each { cap: self.cap, take: &mut |text| run.take(list, text, unit) })?;
                 continue;
             }
             let summary = ["mean_ttft", "median_ttft", "mean_e2el", "median_e2el", "mean_tpot", "median_tpot"];
@@ -312,11 +321,11 @@ impl<'de> Visitor<'de> for Object<'_> {
                 }
                 _ => {
                     // Skipping keeps nothing in memory.
-                    self.left.set(u64::MAX);
+                    self.cap.left.set(u64::MAX);
                     map.next_value::<IgnoredAny>()?;
                 }
             }
-            self.left.set(LIMITS.line as u64);
+            self.cap.reset();
         }
         Ok(())
     }
@@ -324,7 +333,7 @@ impl<'de> Visitor<'de> for Object<'_> {
 
 /// Calls `take` with the text of each entry of a list; null is an empty list.
 struct Each<'a> {
-    left: &'a Cell<u64>,
+    cap: &'a Cap,
     take: &'a mut dyn FnMut(&str),
 }
 
@@ -345,7 +354,7 @@ impl<'de> Visitor<'de> for Each<'_> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> std::result::Result<(), A::Error> {
         while let Some(entry) = list.next_element::<Box<RawValue>>()? {
             (self.take)(entry.get());
-            self.left.set(LIMITS.line as u64);
+            self.cap.reset();
         }
         Ok(())
     }

@@ -172,7 +172,7 @@ pub(super) fn first_line(head: &[u8]) -> &[u8] {
 /// One JSON value at the top of a file, on one line or on several.
 #[derive(Debug, Default)]
 pub(super) struct Record {
-    /// Its text; lines are joined by LF.
+    /// Its text; lines are joined by a blank.
     pub(super) bytes: Vec<u8>,
     /// Its first line in the file, from 1.
     pub(super) number: u64,
@@ -201,7 +201,7 @@ impl Record {
         if self.bytes.is_empty() {
             (self.number, self.offset) = (line.number, line.offset);
         } else {
-            self.bytes.push(b'\n');
+            self.bytes.push(b' ');
         }
         self.lines.push((self.bytes.len(), line.offset));
         self.bytes.extend_from_slice(line.bytes);

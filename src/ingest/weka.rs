@@ -29,7 +29,7 @@
 
 use engine::error::Result;
 
-use super::blocks::{Blocks, Rounding};
+use super::blocks::{Blocks, Common, Rounding};
 use super::json::bad_at;
 use super::pieces::{DEPTH, Pieces, Place, Stop, whole};
 use super::problem::{Bad, quoted};
@@ -118,7 +118,7 @@ struct Reader<'l, 's, 'p> {
     unit: TimeUnit,
     flag: Option<u32>,
     /// Block size and scope of the conversations so far; none in the list where they differ.
-    blocks: Option<Option<u32>>,
+    blocks: Common,
     global: Option<bool>,
     /// Added to the ids of this conversation, and the first id that no conversation so far has.
     base: u64,
@@ -137,7 +137,7 @@ fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
         watch: Watch::new(),
         unit,
         flag: input.options.block_tokens,
-        blocks: None,
+        blocks: Common::default(),
         global: None,
         base: 0,
         free: 0,
@@ -162,7 +162,7 @@ fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
     Ok(Settings {
         time_unit: Some(unit.name()),
         clock: Some("trace_start"),
-        block_tokens: reader.blocks.unwrap_or(Some(BLOCK)),
+        block_tokens: reader.blocks.one(),
         rounding: Some("floor"),
         hash_scope: Some(if reader.global == Some(true) { "global" } else { "file" }),
         id_kind: Some("prefix"),
@@ -187,11 +187,15 @@ impl Session {
     }
 }
 
+/// What takes a member of an object: the reader, the key, and where it stands.
+type TakeMember<'f, R> = dyn FnMut(&mut R, &[u8], Place) -> std::result::Result<(), Stop> + 'f;
+
 impl Reader<'_, '_, '_> {
     fn conversation(&mut self) -> std::result::Result<(), Stop> {
         let mut head = Conversation::default();
         let mut sums = None;
         self.base = self.free;
+        self.watch = Watch::new();
         self.pieces.expect(b'{', "a JSON object")?;
         let begin = self.pieces.here();
         self.members(&mut |reader, key, place| {
@@ -228,10 +232,7 @@ impl Reader<'_, '_, '_> {
     }
 
     /// Reads the members of an object whose `{` is taken. `each` gets the key without quotes and must take the value.
-    fn members(
-        &mut self,
-        each: &mut dyn FnMut(&mut Self, &[u8], Place) -> std::result::Result<(), Stop>,
-    ) -> std::result::Result<(), Stop> {
+    fn members(&mut self, each: &mut TakeMember<'_, Self>) -> std::result::Result<(), Stop> {
         if self.pieces.take(b'}')? {
             return Ok(());
         }
@@ -246,7 +247,6 @@ impl Reader<'_, '_, '_> {
     }
 
     fn unknown(&mut self, key: &[u8], place: Place) {
-        // `models` repeats what each request says; what begins with `_` is a note of the tool that wrote the file.
         let message = format!("the key {} is not part of the format", quoted(key));
         self.sink.log(UNKNOWN_KEY, &message, Some(place.line), Some(place.offset));
     }
@@ -269,8 +269,7 @@ impl Reader<'_, '_, '_> {
             return Err(self.pieces.broken("mixed_scopes", expected));
         }
         self.global = Some(global);
-        let known = self.blocks.get_or_insert(Some(block));
-        *known = known.filter(|known| *known == block);
+        self.blocks.add(block);
         if global {
             self.base = 0;
         } else if self.base > 0 {
@@ -340,8 +339,10 @@ impl Reader<'_, '_, '_> {
             match taken {
                 Ok(true) => {}
                 Ok(false) => reader.unknown(key, place),
-                Err(found) if bad.is_none() => bad = Some(reader.pieces.problem(&reader.text, at, found)),
-                Err(_) => {}
+                // The first thing that is wrong names the request.
+                Err(found) => {
+                    bad.get_or_insert_with(|| reader.pieces.problem(&reader.text, at, found));
+                }
             }
             Ok(())
         });
@@ -359,13 +360,13 @@ impl Reader<'_, '_, '_> {
         }
         read?;
         self.sink.found(1);
-        let checked = bad.map_or_else(
-            || element.check(blocks, self.ids.len()).map_err(|bad| self.pieces.problem(b"{", begin, bad)),
-            Err,
-        );
-        match checked {
-            Err(problem) => Ok(self.sink.reject(problem)?),
-            Ok(()) => Ok(self.request(&element, blocks, session, sums, begin)?),
+        let bad = bad.or_else(|| {
+            let bad = element.check(blocks, self.ids.len()).err()?;
+            Some(self.pieces.problem(b"{", begin, bad))
+        });
+        match bad {
+            Some(problem) => Ok(self.sink.reject(problem)?),
+            None => Ok(self.request(&element, blocks, session, sums, begin)?),
         }
     }
 

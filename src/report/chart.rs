@@ -61,6 +61,8 @@ pub(super) enum Paint {
     Ink,
     /// Secondary text.
     Muted,
+    /// A line behind the data.
+    Behind,
     /// Grid lines.
     Grid,
     /// The ground of a bar.
@@ -81,6 +83,7 @@ impl Paint {
         match self {
             Self::Ink => RGBColor(0x00, 0x00, 0x00),
             Self::Muted => RGBColor(0x77, 0x77, 0x77),
+            Self::Behind => RGBColor(0xAA, 0xAA, 0xAA),
             Self::Grid => RGBColor(0xDD, 0xDD, 0xDD),
             Self::Track => RGBColor(0xEE, 0xEE, 0xEE),
             Self::White => RGBColor(0xFF, 0xFF, 0xFF),

@@ -220,11 +220,14 @@ fn axis(options: &Kwargs, name: &str, column: &str) -> Result<Axis> {
     })
 }
 
+/// The points of a line.
+type Line = Vec<(f64, f64)>;
+
 /// The points of each owner, in the order in which the owners appear.
-fn points(rows: &Value, options: &Kwargs, assumed: &Assumed) -> Result<(Vec<Owner>, Vec<Vec<(f64, f64)>>)> {
+fn points(rows: &Value, options: &Kwargs, assumed: &Assumed) -> Result<(Vec<Owner>, Vec<Line>)> {
     let (x, y, series): (String, String, String) = (options.get("x")?, options.get("y")?, options.get("series")?);
     let mut owners = Vec::new();
-    let mut points: Vec<Vec<(f64, f64)>> = Vec::new();
+    let mut points: Vec<Line> = Vec::new();
     for row in rows.try_iter()? {
         let owner = owner(&row, &series, &owners, assumed)?;
         let at = place(&mut owners, owner);
@@ -237,15 +240,33 @@ fn points(rows: &Value, options: &Kwargs, assumed: &Assumed) -> Result<(Vec<Owne
 }
 
 /// The same value from each point to the next, then a step: what is known between two quantiles.
-fn steps(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+fn steps(points: &[(f64, f64)]) -> Line {
     let held = points.windows(2).flat_map(|pair| [pair[0], (pair[1].0, pair[0].1)]);
     held.chain(points.last().copied()).collect()
+}
+
+/// Which lines lie on each other, so that the eye sees one; empty where none do.
+fn alike(owners: &[Owner], points: &[Line]) -> String {
+    let mut groups: Vec<(&Line, Vec<&str>)> = Vec::new();
+    for (owner, line) in owners.iter().zip(points).filter(|(owner, line)| owner.style < STYLES && !line.is_empty()) {
+        match groups.iter_mut().find(|group| group.0 == line) {
+            Some(group) => group.1.push(&owner.short),
+            None => groups.push((line, vec![&owner.short])),
+        }
+    }
+    let several = groups.iter().filter(|group| group.1.len() > 1).map(|group| group.1.join(", "));
+    let several: Vec<String> = several.collect();
+    if several.is_empty() {
+        return String::new();
+    }
+    format!("<p class=\"note\">On one line: {}.</p>\n", several.join("; "))
 }
 
 fn lines(rows: &Value, options: &Kwargs, assumed: &Assumed) -> Result<String> {
     let half = options.get::<Option<bool>>("half")?.unwrap_or(false);
     let stepped = options.get::<Option<bool>>("steps")?.unwrap_or(false);
     let (owners, points) = points(rows, options, assumed)?;
+    let alike = alike(&owners, &points);
     let series = owners.iter().zip(points).map(|(owner, points)| Series {
         name: owner.full(),
         short: owner.short.clone(),
@@ -258,7 +279,7 @@ fn lines(rows: &Value, options: &Kwargs, assumed: &Assumed) -> Result<String> {
         y: axis(options, "y", &options.get::<String>("y")?)?,
         series: series.collect(),
     };
-    Ok(both(half, |size| chart::lines(&chart, size)) + &legend(&owners, false))
+    Ok(both(half, |size| chart::lines(&chart, size)) + &legend(&owners, !half && alike.is_empty()) + &alike)
 }
 
 /// Panels that are drawn at most.
@@ -275,11 +296,11 @@ fn panels(rows: &Value, options: &Kwargs, assumed: &Assumed) -> Result<String> {
         x: axis(options, "x", &options.get::<String>("x")?)?,
         y: axis(options, "y", &options.get::<String>("y")?)?,
         behind: behind.map_or_else(Vec::new, |at| points[at].clone()),
-        panels: shown
+        each: shown
             .map(|(owner, points)| Panel { name: owner.full(), style: owner.style, points: points.clone() })
             .collect(),
     };
-    Ok(both(false, |size| chart::panels(&chart, size)) + &rest(chart.panels.len(), owners.len()))
+    Ok(both(false, |size| chart::panels(&chart, size)) + &rest(chart.each.len(), owners.len()))
 }
 
 fn scatter(rows: &Value, options: &Kwargs, assumed: &Assumed) -> Result<String> {
@@ -330,18 +351,15 @@ fn bars(rows: &Value, options: &Kwargs, assumed: &Assumed) -> Result<String> {
             }
         }
         let paint = if owner.style < STYLES { Paint::Style(owner.style % 4) } else { Paint::Muted };
-        drawn.push(match number(&row, &value)? {
-            Some(value) => {
-                let part = Part { name: String::new(), paint, pale: owner.style >= 4, value };
-                Bar { name, parts: vec![part], marks: marked, note: show::figure(value, &unit) }
-            }
-            None => {
-                let is_secret =
-                    price.as_ref().map(|column| number(&row, column)).transpose()?.is_some_and(|p| p.is_none());
-                let note = if is_secret { "not disclosed".to_owned() } else { missing.clone() };
-                Bar { name, parts: Vec::new(), marks: Vec::new(), note }
-            }
-        });
+        let bar = if let Some(value) = number(&row, &value)? {
+            let part = Part { name: String::new(), paint, pale: owner.style >= 4, value };
+            Bar { name, parts: vec![part], marks: marked, note: show::figure(value, &unit) }
+        } else {
+            let price = price.as_ref().map(|column| number(&row, column)).transpose()?;
+            let note = if price == Some(None) { "not disclosed" } else { &missing };
+            Bar { name, parts: Vec::new(), marks: Vec::new(), note: note.to_owned() }
+        };
+        drawn.push(bar);
         place(&mut owners, owner);
     }
     let chart = Bars { title: options.get("title")?, unit, full: options.get("full")?, rows: drawn };

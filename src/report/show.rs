@@ -42,6 +42,7 @@ pub(super) fn figure(value: f64, unit: &str) -> String {
         return "unknown".to_owned();
     }
     match unit {
+        "ns" | "ms" | "s" if value == 0.0 => "0".to_owned(),
         "ns" => time(value),
         "ms" => time(value * 1e6),
         "s" => time(value * 1e9),
@@ -79,7 +80,7 @@ pub(super) fn change(ratio: f64) -> String {
     match size {
         _ if size < 0.05 => "±0%".to_owned(),
         _ if size < 9.95 => format!("{sign}{size:.1}%"),
-        _ if percent < -99.0 && ratio > -1.0 => format!("{} times less", significant(1.0 / (ratio + 1.0))),
+        _ if percent < -99.0 && ratio > -1.0 => format!("{} times less", grouped(1.0 / (ratio + 1.0))),
         _ if size < 999.5 => format!("{sign}{size:.0}%"),
         _ => format!("{}{}×", if percent < 0.0 { "\u{2212}" } else { "" }, significant(ratio + 1.0)),
     }

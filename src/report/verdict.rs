@@ -20,6 +20,7 @@ struct Row {
     scenario: String,
     is_baseline: bool,
     status: String,
+    workload: String,
     model: String,
     offered_load_ratio: Option<f64>,
     p99_itl_ms: Option<f64>,
@@ -108,7 +109,13 @@ fn verdict(rows: &[Row]) -> Vec<Sentence> {
     let done: Vec<&Row> = rows.iter().filter(|row| row.status == "ok").collect();
     let baseline = done.iter().copied().find(|row| row.is_baseline);
     let mut sentences: Vec<Sentence> = overload(&done).into_iter().collect();
-    sentences.extend(LENSES.iter().filter_map(|lens| best(lens, &done, baseline)));
+    // What is asked of another workload says nothing about this one.
+    let (same, other): (Vec<&Row>, Vec<&Row>) = done
+        .iter()
+        .copied()
+        .partition(|row| baseline.or(done.first().copied()).is_none_or(|b| b.workload == row.workload));
+    sentences.extend(LENSES.iter().filter_map(|lens| best(lens, &same, baseline)));
+    sentences.extend(named("Workloads", &other, "Not ranked, because the requests are others: "));
     sentences.extend(limits(rows, &done, baseline));
     sentences
 }
@@ -168,7 +175,7 @@ fn best(lens: &Lens, done: &[&Row], baseline: Option<&Row>) -> Option<Sentence> 
     let (row, value) = tied.unwrap_or((first, least));
     let mut parts = Vec::new();
     if let Some((_, value)) = tied.filter(|_| known.len() > 1) {
-        let all = known.iter().all(|(_, other)| (other / value - 1.0).abs() < SAME || *other == value);
+        let all = known.iter().all(|(_, other)| (other - value).abs() <= SAME * value.abs());
         let beaten = "No scenario beats the baseline by 1% or more";
         parts.push(plain(if all { "No scenario differs by 1% or more from the baseline" } else { beaten }));
         if row.scenario != "baseline" {
@@ -220,15 +227,17 @@ fn is_assumed(row: &Row) -> bool {
     row.certainty == "assumed"
 }
 
+/// A sentence that ends in the names of the scenarios that it is about; none where it is about none.
+fn named(lens: &'static str, found: &[&Row], text: &str) -> Option<Sentence> {
+    let names: Vec<&str> = found.iter().map(|row| row.scenario.as_str()).collect();
+    let parts = vec![plain(text), strong(names.join(", ")), plain(".")];
+    (!found.is_empty()).then_some(Sentence { lens, parts })
+}
+
 /// What the reader must know before believing the rest.
 fn limits(rows: &[Row], done: &[&Row], baseline: Option<&Row>) -> Vec<Sentence> {
-    let names = |found: Vec<&Row>| found.iter().map(|row| row.scenario.as_str()).collect::<Vec<_>>().join(", ");
     let mut sentences = Vec::new();
-    let mut say = |lens, found: Vec<&Row>, text: &str| {
-        if !found.is_empty() {
-            sentences.push(Sentence { lens, parts: vec![plain(text), strong(names(found)), plain(".")] });
-        }
-    };
+    let mut say = |lens, found: Vec<&Row>, text: &str| sentences.extend(named(lens, &found, text));
     if rows.is_empty() {
         return Vec::new();
     }

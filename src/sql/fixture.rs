@@ -3,8 +3,14 @@
 //! The numbers follow simple formulas, so that tests can say what a query must return.
 
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
 
+use arrow::array::{
+    ArrayRef, Int64Array, ListArray, RecordBatch, StringArray, UInt32Array, UInt64Array, new_null_array,
+};
+use arrow::buffer::OffsetBuffer;
+use arrow::datatypes::{DataType, FieldRef};
 use engine::schema::{self, Cell, batch_of_rows};
 use parquet::arrow::ArrowWriter;
 
@@ -53,20 +59,46 @@ fn write_all(folder: &Path, name: &str) {
     write(folder, "link_usage", &link_rows(&scenarios));
     write(folder, "demand", &demand_rows(&scenarios));
     write(folder, "attention_error", &error_rows());
+    write_batch(folder, "requests", &requests());
     write_provenance(folder, &scenarios);
 }
 
-fn write(folder: &Path, table: &str, rows: &[Vec<Cell>]) -> PathBuf {
-    let batch = batch_of_rows(schema::table(table).unwrap(), rows).unwrap();
+fn write(folder: &Path, table: &str, rows: &[Vec<Cell>]) {
+    write_batch(folder, table, &batch_of_rows(schema::table(table).unwrap(), rows).unwrap());
+}
+
+fn write_batch(folder: &Path, table: &str, batch: &RecordBatch) {
     let path = folder.join(format!("{table}.parquet"));
-    let mut writer = ArrowWriter::try_new(File::create(&path).unwrap(), batch.schema(), None).unwrap();
-    writer.write(&batch).unwrap();
+    let mut writer = ArrowWriter::try_new(File::create(path).unwrap(), batch.schema(), None).unwrap();
+    writer.write(batch).unwrap();
     writer.close().unwrap();
-    path
 }
 
 macro_rules! row {
     ($($cell:expr),* $(,)?) => { vec![$(Cell::from($cell)),*] };
+}
+
+/// Three requests of the store, of which the first and the last have the same content.
+fn requests() -> RecordBatch {
+    let schema = schema::table("requests").unwrap().arrow();
+    let column = |field: &FieldRef| -> ArrayRef {
+        match field.name().as_str() {
+            "request_id" => Arc::new(UInt64Array::from(vec![0, 1, 2])),
+            "source_id" => Arc::new(UInt32Array::from(vec![0; 3])),
+            "arrival_ns" => Arc::new(Int64Array::from(vec![1000; 3])),
+            "prompt_tokens" => Arc::new(UInt32Array::from(vec![900; 3])),
+            "output_tokens" => Arc::new(UInt32Array::from(vec![50; 3])),
+            "status" => Arc::new(StringArray::from(vec!["ok"; 3])),
+            "block_hashes" => {
+                let DataType::List(element) = field.data_type() else { panic!("block hashes are a list") };
+                let (ends, ids) = (OffsetBuffer::from_lengths([2; 3]), UInt64Array::from(vec![1, 2, 1, 3, 1, 2]));
+                Arc::new(ListArray::new(Arc::clone(element), ends, Arc::new(ids), None))
+            }
+            _ => new_null_array(field.data_type(), 3),
+        }
+    };
+    let columns = schema.fields().iter().map(column).collect();
+    RecordBatch::try_new(schema, columns).unwrap()
 }
 
 fn scenario_rows(scenarios: &[Scenario<'_>]) -> Vec<Vec<Cell>> {

@@ -124,6 +124,14 @@ fn sessions_that_fit_use_the_nearest_rank_of_the_footprints() {
 }
 
 #[test]
+fn requests_with_the_same_content_are_found() {
+    let (_folder, session) = fixture();
+    let pairs = one(&run_named(&session, "duplicates", &[]).unwrap());
+    let ids = pairs.column_by_name("request_id").unwrap().as_primitive::<UInt64Type>();
+    assert_eq!(ids.values().to_vec(), [0, 2]);
+}
+
+#[test]
 fn the_frontier_holds_what_no_other_scenario_beats() {
     let (_folder, session) = fixture();
     let names = ask(&session, "SELECT name FROM scenarios WHERE status = 'ok' ORDER BY name");
@@ -206,16 +214,6 @@ fn the_shares_of_step_time_add_up_to_all_of_it() {
         let sum: f64 = parts.iter().map(|part| part.value(row)).sum();
         assert!((sum - 1.0).abs() < 1e-9, "row {row}: {sum}");
     }
-}
-
-#[test]
-fn the_price_of_a_machine_with_variations_is_assumed() {
-    let sql = find("cost").unwrap().sql;
-    let folder = tempfile::tempdir().unwrap();
-    let session = fixture::session(folder.path(), "fp8 KV");
-    let cost = ask(&session, sql);
-    let certainty = cost.column_by_name("price_certainty").unwrap().as_string::<i32>();
-    assert_eq!(certainty.iter().flatten().collect::<Vec<_>>(), ["published", "published", "published", "assumed"]);
 }
 
 #[test]

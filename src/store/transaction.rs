@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use arrow::array::RecordBatch;
 use engine::error::{Error, Result};
-use engine::schema::Table;
+use engine::schema::{self, Scope, Table};
 
 use super::manifest::{self, FileEntry, Manifest, RunEntry, SourceEntry};
 use super::parquet_file::{Part, Written};
@@ -145,7 +145,8 @@ impl<'a> Transaction<'a> {
     fn publish(&self, finished: Vec<(String, &'static str, Vec<Written>)>) -> Result<Manifest> {
         let root = &self.store.root;
         let mut next = self.store.manifest.clone();
-        next.number += 1;
+        let too_high = || Error::data(format!("the manifest's number {} is the highest there is", next.number));
+        next.number = next.number.checked_add(1).ok_or_else(too_high)?;
         next.sources.extend(self.sources.iter().cloned());
         for (run, table, files) in finished {
             let known = if run.is_empty() {
@@ -317,25 +318,32 @@ pub(super) fn sweep(root: &Path) {
     }
     // Under the lock no writer is between its files and its manifest, so an unnamed file has no owner.
     if let Ok(Some(manifest)) = manifest::latest(root) {
-        sweep_parts(root, root, &manifest, 0);
+        sweep_parts(root, &manifest);
     }
 }
 
-/// Removes unnamed `part-<nnnnn>.parquet` files below `directory`, down to `runs/<run>/<table>`.
-fn sweep_parts(root: &Path, directory: &Path, manifest: &Manifest, depth: usize) {
-    let Ok(entries) = fs::read_dir(directory) else { return };
-    for entry in entries.filter_map(std::result::Result::ok) {
+/// Removes unnamed `part-<nnnnn>.parquet` files where a store keeps its own, and nowhere else: whatever people put below a
+/// store, another store included, stays.
+fn sweep_parts(root: &Path, manifest: &Manifest) {
+    let tables = |scope| schema::ALL.iter().filter(move |table| table.scope == scope).map(|table| table.name);
+    for table in tables(Scope::Store) {
+        sweep_folder(root, &root.join(table), manifest);
+    }
+    let runs = fs::read_dir(root.join("runs")).into_iter().flatten().filter_map(std::result::Result::ok);
+    for run in runs {
+        for table in tables(Scope::Run) {
+            sweep_folder(root, &run.path().join(table), manifest);
+        }
+    }
+}
+
+fn sweep_folder(root: &Path, folder: &Path, manifest: &Manifest) {
+    for entry in fs::read_dir(folder).into_iter().flatten().filter_map(std::result::Result::ok) {
         let path = entry.path();
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
-        if is_directory && depth < 3 && !name.starts_with('.') {
-            sweep_parts(root, &path, manifest, depth + 1);
-        } else if depth > 0 && is_part(&name) {
-            let below = path.strip_prefix(root).unwrap_or(&path);
-            let below: Vec<String> = below.iter().map(|part| part.to_string_lossy().into_owned()).collect();
-            if !manifest.names(&below.join("/")) {
-                let _ = fs::remove_file(&path);
-            }
+        let below: Vec<_> =
+            path.strip_prefix(root).unwrap_or(&path).iter().map(|part| part.to_string_lossy()).collect();
+        if is_part(&entry.file_name().to_string_lossy()) && !manifest.names(&below.join("/")) {
+            let _ = fs::remove_file(&path);
         }
     }
 }

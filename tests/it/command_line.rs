@@ -109,3 +109,50 @@ fn a_broken_pipe_is_quiet() {
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert!(output.stderr.is_empty(), "{}", stderr(&output));
 }
+
+#[test]
+fn inspect_tells_what_a_file_holds_and_writes_nothing() {
+    let told = succeed(&["inspect", "traces/azure/code_2024_head5.csv"]);
+    for part in [
+        "azure (certain: the only format that fits)",
+        "clock         epoch",
+        "5, 5 good, 0 bad",
+        "settings by   detected",
+    ] {
+        assert!(told.contains(part), "expected `{part}` in:\n{told}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("bad.csv").to_string_lossy().into_owned();
+    let head = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03,1,1\n";
+    std::fs::write(&path, format!("{head}{}", "2023-11-16 18:17:03,x,1\n".repeat(12))).unwrap();
+    let output = kvtoll(&["inspect", &path]);
+    let (told, said) = (String::from_utf8_lossy(&output.stdout).into_owned(), stderr(&output));
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(told.contains("13, 1 good, 12 bad") && told.contains("bad.csv:3:21: expected `ContextTokens`"), "{told}");
+    assert_eq!(told.matches("as a whole number of at least zero").count(), 10);
+    assert!(said.contains("found 12 bad ones") && said.contains("--on-bad-row quarantine"), "{said}");
+    std::fs::write(&path, "Timestamp,contexttokens,GeneratedTokens\n").unwrap();
+    refused(&["inspect", &path], 3, &["nearly azure", "`contexttokens` for `ContextTokens`; names are exact"]);
+    refused(&["inspect", "traces/azure/code_head300.csv", "--format", "azur"], 2, &["did you mean `azure`?"]);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn check_finds_a_damaged_file() {
+    let sound = succeed(&["check", &quickstart().store.to_string_lossy()]);
+    assert!(sound.starts_with("sound: "), "{sound}");
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path().join("store");
+    let name = store.to_string_lossy().into_owned();
+    succeed(&["ingest", "traces/azure/code_head300.csv", "traces/vidur/splitwise_code_head300.csv", "--into", &name]);
+    assert!(succeed(&["check", &name]).contains("every reference of 2 sources and 0 runs holds"));
+    let part = store.join("requests/part-00000.parquet");
+    let mut bytes = std::fs::read(&part).unwrap();
+    bytes[100] ^= 1;
+    std::fs::write(&part, bytes).unwrap();
+    let output = kvtoll(&["check", &name]);
+    assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(told.starts_with("`requests/part-00000.parquet`: expected the SHA-256 "), "{told}");
+    refused(&["check", "no-such-store"], 2, &["expected a store at `no-such-store`, found none"]);
+}

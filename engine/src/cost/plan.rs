@@ -15,6 +15,9 @@ pub const BLOCK_TOKENS: u32 = 16;
 /// 3.6).
 const VECTOR_EFFICIENCY: f64 = 0.1;
 
+/// The most KV memory of an instance; sums over many instances then stay far from 2^64.
+const MOST_BYTES: f64 = 1e15;
+
 /// How one copy of the model is spread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parallel {
@@ -345,6 +348,10 @@ fn capacity(machine: &Machine, weight_bytes: f64, tensor: f64) -> Result<u64> {
             crate::unit::show_bytes(usable.max(0.0) * tensor)
         ))
         .hint("use more accelerators per instance or a smaller weight format"));
+    }
+    if left > MOST_BYTES {
+        return Err(Error::usage(format!("expected KV memory of up to 1 PB an instance, found {left:.3e} bytes"))
+            .hint("check `memory_bytes`"));
     }
     Ok(left as u64)
 }

@@ -4,6 +4,7 @@ use super::{Fate, Outcome, Served, Stretch};
 use crate::cost::{Batch, Plan, StepCost, price};
 use crate::error::{Error, Result};
 use crate::unit::show_bytes;
+use crate::workload::LONGEST_NS;
 
 /// One captured step of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +33,15 @@ pub fn captured(plan: &Plan, steps: &[CapturedStep], requests: usize) -> Result<
     let mut clock = 0_i64;
     let mut felt: Vec<Felt> = vec![Felt::default(); requests];
     for batch in steps.chunk_by(|a, b| a.engine_step.is_some() && a.engine_step == b.engine_step) {
+        if let Some(step) = batch.iter().find(|step| step.new_tokens > step.context) {
+            let (new, context) = (step.new_tokens, step.context);
+            return Err(Error::data(format!("a captured step computes {new} tokens and has a context of {context}")));
+        }
         let stretch = price_batch(plan, batch, clock);
+        if stretch.cost.total() + clock as f64 > LONGEST_NS as f64 {
+            outcome.overran = true;
+            break;
+        }
         if stretch.held_bytes > plan.capacity_bytes {
             return Err(Error::run(format!(
                 "a captured batch of {} requests holds {} of KV, and {} fit",
@@ -43,6 +52,9 @@ pub fn captured(plan: &Plan, steps: &[CapturedStep], requests: usize) -> Result<
             .hint("use more accelerators, a smaller number format or another policy"));
         }
         for step in batch {
+            if felt[step.request as usize].computed.checked_add(step.new_tokens).is_none() {
+                return Err(Error::data("the captured prefills of one request compute 2^32 tokens or more"));
+            }
             let gap = felt[step.request as usize].take(step, clock, &stretch, batch);
             outcome.all_gaps.get_or_insert_default().extend(gap);
         }

@@ -6,7 +6,7 @@ use super::lockstep::{Event, Lockstep, Member};
 use super::memory::Memory;
 use super::{Fate, Outcome, Rules, Stretch};
 use crate::cost::{BLOCK_TOKENS, Batch, Plan, StepCost, price};
-use crate::workload::Workload;
+use crate::workload::{LONGEST_NS, Workload};
 
 /// A request while the instance knows it.
 #[derive(Debug, Clone, Copy, Default)]
@@ -88,7 +88,7 @@ pub(super) fn run(plan: &Plan, workload: &Workload, rules: &Rules, number: u32, 
         read: vec![0; groups],
     };
     let mut arrivals = mine.iter().copied().peekable();
-    loop {
+    while !instance.outcome.overran {
         while let Some(request) = arrivals.next_if(|&request| workload.arrival_ns[request as usize] <= instance.now) {
             instance.arrive(request);
         }
@@ -217,7 +217,7 @@ impl Instance<'_> {
             scored_tokens,
         };
         let cost = price(self.plan, &batch);
-        let total = cost.total().round() as i64;
+        let Some(total) = self.duration(cost.total()) else { return };
         let per_token = total as f64 / (self.decoding.requests + prefill_tokens) as f64;
         let (requests, context) = (self.decoding.requests, self.decoding.context);
         self.share += per_token;
@@ -379,7 +379,7 @@ impl Instance<'_> {
 
     fn finish_stretch(&mut self, steps: u64, first: &StepCost, last: &StepCost) {
         let cost = StepCost::stretched(first, last, steps as f64);
-        let total = cost.total().round() as i64;
+        let Some(total) = self.duration(cost.total()) else { return };
         let (requests, context) = (self.decoding.requests, self.decoding.context);
         self.grow(steps);
         self.share += total as f64 / requests as f64;
@@ -411,6 +411,12 @@ impl Instance<'_> {
         if let Some(stretch) = self.outcome.stretches.last_mut() {
             stretch.left_bytes = self.memory.held();
         }
+    }
+
+    /// A duration in whole nanoseconds; `None`, and the replay is over, if the clock cannot count so far.
+    fn duration(&mut self, ns: f64) -> Option<i64> {
+        self.outcome.overran |= ns + self.now as f64 > LONGEST_NS as f64;
+        (!self.outcome.overran).then_some(ns.round() as i64)
     }
 
     fn price_decode(&mut self, ahead: u64) -> StepCost {

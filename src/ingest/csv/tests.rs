@@ -93,12 +93,16 @@ fn expected(text: &[u8], width: usize) -> Vec<Vec<String>> {
     good.map(row).collect()
 }
 
+fn place(block: &[u8]) -> Place {
+    Place { number: 1, offset: 0, lines: block.split_inclusive(|byte| *byte == b'\n').count() as u64 }
+}
+
 /// The cells that come out of polars, and the number of lines that were set aside.
 fn split(block: &[u8], width: usize) -> (Vec<Vec<String>>, usize) {
     let options = crate::ingest::Options::standard();
     let (sender, _receiver) = std::sync::mpsc::sync_channel(1);
     let mut sink = Sink::new("x", 0, &options, std::rc::Rc::default(), sender);
-    let mut chunk = Chunk::new(block, 1, 0);
+    let mut chunk = Chunk::new(block, place(block));
     let Some(frame) = chunk.split("x", width, &mut sink).unwrap() else { return (Vec::new(), chunk.bad.len()) };
     let columns = texts(&frame).unwrap();
     let rows = (0..frame.height()).map(|row| {
@@ -136,7 +140,7 @@ proptest! {
     #[test]
     fn regular_blocks_are_plain(lines in proptest::collection::vec("[a-c0-9]{0,3},[a-c0-9]{1,3},[é;]{0,3}", 1..30)) {
         let text = format!("{}\n", lines.join("\n"));
-        prop_assert_eq!(plain_rows(text.as_bytes(), 3), Some(lines.len()));
+        prop_assert!(looks_regular(text.as_bytes(), lines.len(), 3));
         prop_assert_eq!(split(text.as_bytes(), 3), (expected(text.as_bytes(), 3), 0));
     }
 }
@@ -157,8 +161,16 @@ fn a_block_that_looks_compressed_is_text_all_the_same() {
 #[test]
 fn commas_that_add_up_do_not_hide_a_bad_line() {
     for text in ["a,b,c\nd\n", "d\na,b,c\n", "d\na,b,\n", "a,b,\nd\n", "\na,b,c\n"] {
-        assert_eq!(plain_rows(text.as_bytes(), 2), Some(2), "{text}");
+        assert!(looks_regular(text.as_bytes(), 2, 2), "{text}");
         let (rows, bad) = split(text.as_bytes(), 2);
         assert_eq!((rows.len(), bad), (0, text.lines().filter(|line| !line.is_empty()).count()), "{text}");
     }
+}
+
+#[test]
+fn broken_text_is_set_aside_alone() {
+    let text = b"a,b\nc,\xff\nd,\xc3\xa9\n";
+    assert!(looks_regular(text, 3, 2));
+    let (rows, bad) = split(text, 2);
+    assert_eq!((rows, bad), (vec![vec!["a".to_owned(), "b".to_owned()], vec!["d".to_owned(), "é".to_owned()]], 1));
 }

@@ -2,8 +2,10 @@ use arrow::array::AsArray;
 use arrow::datatypes::{Int64Type, UInt32Type, UInt64Type};
 use engine::schema::canonical;
 
+use super::super::Options;
+use super::super::source::open;
 use super::super::tests::{Bench, check_law, column, quarantine, read as stored, sample, text};
-use super::super::{Options, TimeUnit};
+use super::*;
 
 /// Written for the test in the layout of `vllm bench serve`.
 const RUN: &str = r#"{"date": "20260101-000000", "backend": "vllm", "model_id": "m", "num_prompts": 3, "request_rate": "inf", "max_concurrency": null, "duration": 2.0, "mean_ttft_ms": 75.0, "input_lens": [7, 9, 8], "output_lens": [3, 1, 0], "ttfts": [0.08, 0.07, 0.0], "itls": [[0.01, 0.0200000004], [], []], "start_times": [1.5, 1.500000001, 1.6], "generated_texts": ["a", "\"", ""], "errors": ["", "", "timeout"]}"#;
@@ -102,16 +104,31 @@ fn bad_entries_cost_only_their_requests() {
     assert_eq!(text(&rejects, "raw"), [Some("output_lens: `\"3\"`".to_owned()), Some("ttfts: `-0.07`".to_owned())]);
 }
 
+/// What reading a run says where no value may have more than 64 KiB.
+fn capped(bench: &Bench, text: &str) -> std::result::Result<usize, String> {
+    let path = bench.file("capped", text);
+    let options = Options::standard();
+    let (mut input, _finish) = open(&path, &LIMITS).unwrap().into_input(&options).unwrap();
+    let lines = rows::lines(&path, &mut input.body).unwrap();
+    let cap = Cap { limit: 64 << 10, left: Cell::new(64 << 10) };
+    let mut run = Run::default();
+    let mut json = serde_json::Deserializer::from_reader(BufReader::new(Capped { lines, cap: &cap }));
+    let read = Object { run: &mut run, unit: TimeUnit::S, cap: &cap }.deserialize(&mut json);
+    read.map(|()| run.input.len()).map_err(|error| error.to_string())
+}
+
 #[test]
 fn a_value_that_never_ends_is_refused_before_it_fills_the_memory() {
     let bench = Bench::new();
     let head = "{\"model_id\": \"m\", \"num_prompts\": 1, \"request_rate\": 1, ";
-    // Text that is skipped may be long.
-    let long =
-        format!("{head}\"prompts\": [\"{}\"], {}", "x".repeat(70 << 20), &RUN[RUN.find("\"input_lens\"").unwrap()..]);
-    let path = bench.file("long", long);
-    assert_eq!(bench.ingest(&[&path], &Options::standard()).unwrap()[0].rows_out, 3);
-    let path = bench.file("endless", format!("{head}\"itls\": [[{}", "0.1,".repeat(18 << 20)));
-    let error = bench.ingest(&[&path], &Options::standard()).unwrap_err().to_string();
-    assert!(error.contains("a value of more than 67108864 bytes"), "{error}");
+    let lists = &RUN[RUN.find("\"input_lens\"").unwrap()..];
+    // Text that is skipped may be long, and so may a list of short values.
+    let prompts = "x".repeat(200 << 10);
+    assert_eq!(capped(&bench, &format!("{head}\"prompts\": [\"{prompts}\"], {lists}")), Ok(3));
+    let many = format!("{head}\"input_lens\": [{}1]}}", "1,".repeat(50 << 10));
+    assert_eq!(capped(&bench, &many), Ok((50 << 10) + 1));
+    for endless in [format!("\"itls\": [[{}", "0.1,".repeat(60 << 10)), format!("\"model_id\": \"{prompts}"), prompts] {
+        let error = capped(&bench, &format!("{head}{endless}")).unwrap_err();
+        assert!(error.contains("a value of more than 65536 bytes") || error.contains("key must be"), "{error}");
+    }
 }

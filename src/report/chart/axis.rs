@@ -143,7 +143,8 @@ fn decimal_ticks(low: f64, high: f64, count: usize) -> Vec<f64> {
 pub(super) struct Plane {
     pub(super) x: Scale,
     pub(super) y: Scale,
-    /// The last pixel of the data to the right.
+    /// The first and the last pixel of the data from left to right.
+    pub(super) left: i32,
     pub(super) right: i32,
     pub(super) top: i32,
     pub(super) bottom: i32,
@@ -183,5 +184,5 @@ pub(super) fn plane(
     let half = text_width(&title) / 2;
     let center = i32::midpoint(left, right).clamp(half.min(width / 2), (width - half).max(width / 2));
     canvas.text((center, height - TEXT as i32), &title, Anchor::Middle, Paint::Muted);
-    Plane { x, y, right, top, bottom }
+    Plane { x, y, left, right, top, bottom }
 }

@@ -1,7 +1,7 @@
 //! Lines over two axes, named at their ends.
 
 use super::axis::{Axis, Plane, Scale, plane};
-use super::place::{Pixel, Taken, overlap, place, take};
+use super::place::{Pixel, overlap};
 use super::{Anchor, Canvas, Paint, STYLES, Size, TEXT, draw, fit, text_width};
 
 /// One line.
@@ -88,8 +88,7 @@ fn coincide(a: &[Pixel], b: &[Pixel]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a.0 - b.0).abs() <= 4 && (a.1 - b.1).abs() <= 4)
 }
 
-/// Names the lines at their ends: behind them where all names fit there, else at the edge. Lines that end far from the
-/// edge have their names where room is; the legend has those for which there is none.
+/// Names the lines at their ends: behind them where all names fit there, else at the edge.
 fn label(canvas: &mut Canvas<'_>, size: Size, plane: &Plane, drawn: &mut [Drawn]) {
     let behind = |last: Pixel| (last.0 + 12, last.1.min(plane.bottom - 16));
     let area = |line: &Drawn| {
@@ -106,19 +105,9 @@ fn label(canvas: &mut Canvas<'_>, size: Size, plane: &Plane, drawn: &mut [Drawn]
         }
         return;
     }
+    // Lines that end far from the edge, in a crowd, are left to the legend: some names would hide each other, and a few
+    // names among many lines are worse than none.
     if drawn.iter().any(|line| line.last.0 < plane.right - 60) && !size.names {
-        let segments = drawn.iter().flat_map(|line| line.pixels.windows(2).map(|pair| (pair[0], pair[1])));
-        let mut taken = Taken { lines: segments.collect(), ..Taken::default() };
-        for line in drawn.iter() {
-            let bounds = (0, plane.top, size.width, plane.bottom - 4);
-            if let Some(place) = place(line.last, text_width(&line.name), bounds, &taken) {
-                take(&mut taken, &place);
-                if let Some((from, to)) = place.leader {
-                    canvas.path(vec![from, to], Paint::Muted, 2);
-                }
-                canvas.text(place.at, &line.name, place.anchor, Paint::Style(line.style));
-            }
-        }
         return;
     }
     drawn.sort_by_key(|line| line.last.1);

@@ -25,7 +25,7 @@ pub(in crate::report) struct Panels {
     pub(in crate::report) y: Axis,
     /// The line in grey behind each panel; may be empty.
     pub(in crate::report) behind: Vec<(f64, f64)>,
-    pub(in crate::report) panels: Vec<Panel>,
+    pub(in crate::report) each: Vec<Panel>,
 }
 
 /// Points of one line: of each stretch, its highest is drawn.
@@ -41,10 +41,14 @@ pub(in crate::report) fn panels(chart: &Panels, size: Size) -> String {
     let finite = |points: &[(f64, f64)]| -> Vec<(f64, f64)> {
         thin(points.iter().copied().filter(|(x, y)| x.is_finite() && y.is_finite()).collect(), POINTS)
     };
-    let lines: Vec<Vec<(f64, f64)>> = chart.panels.iter().map(|panel| finite(&panel.points)).collect();
+    let lines: Vec<Vec<(f64, f64)>> = chart.each.iter().map(|panel| finite(&panel.points)).collect();
     let behind = finite(&chart.behind);
     let all = || lines.iter().flatten().chain(&behind).copied();
-    let x = Scale::new(&chart.x, all().map(|(x, _)| x), false, 3).tight(all().map(|(x, _)| x));
+    let times = || {
+        let points = chart.each.iter().flat_map(|panel| &panel.points).chain(&chart.behind);
+        points.map(|point| point.0).filter(|x| x.is_finite())
+    };
+    let x = Scale::new(&chart.x, times(), false, 3).tight(times());
     let y = Scale::new(&chart.y, all().map(|(_, y)| y), true, 3);
     let names: Vec<String> = y.ticks.iter().map(|tick| show::tick(*tick, &chart.y.unit)).collect();
     let left = names.iter().map(|name| text_width(name)).max().unwrap_or(0) + 28;
@@ -53,7 +57,7 @@ pub(in crate::report) fn panels(chart: &Panels, size: Size) -> String {
     let size = Size { height: 44 + rows * ROW + 76, ..size };
     draw(size, &chart.title, |canvas| {
         canvas.text((2, 18), &fit(&chart.y.title, size.width), Anchor::Start, Paint::Muted);
-        for (at, (panel, points)) in chart.panels.iter().zip(&lines).enumerate() {
+        for (at, (panel, points)) in chart.each.iter().zip(&lines).enumerate() {
             let (column, row) = (at as i32 % columns, at as i32 / columns);
             let (start, end) = (left + column * width, left + (column + 1) * width - 36);
             let (top, bottom) = (44 + row * ROW + NAME, 44 + (row + 1) * ROW - 20);
@@ -66,12 +70,12 @@ pub(in crate::report) fn panels(chart: &Panels, size: Size) -> String {
                 }
             }
             let pixels = |points: &[(f64, f64)]| points.iter().map(|(px, py)| (x.at(*px), y.at(*py))).collect();
-            canvas.path(pixels(&behind), Paint::Muted, 2);
+            canvas.path(pixels(&behind), Paint::Behind, 3);
             canvas.path(pixels(points), Paint::Style(panel.style % 4), 4);
             canvas.path(vec![(start, bottom), (end, bottom)], Paint::Muted, 2);
             // The lowest panel of each column carries the ticks.
             if at as i32 + columns >= lines.len() as i32 {
-                below(canvas, &chart.x, &x, bottom);
+                below(canvas, &chart.x, &x, (start, end, bottom));
             }
         }
         let title = fit(&chart.x.title, size.width);
@@ -81,15 +85,17 @@ pub(in crate::report) fn panels(chart: &Panels, size: Size) -> String {
 }
 
 /// The ticks of the horizontal axis, without those that would run into each other.
-fn below(canvas: &mut Canvas<'_>, axis: &Axis, x: &Scale, bottom: i32) {
+fn below(canvas: &mut Canvas<'_>, axis: &Axis, x: &Scale, (start, end, bottom): (i32, i32, i32)) {
     let mut free = i32::MIN;
     for tick in &x.ticks {
         let (at, name) = (x.at(*tick), show::tick(*tick, &axis.unit));
         let half = text_width(&name) / 2;
         canvas.path(vec![(at, bottom), (at, bottom + 8)], Paint::Muted, 2);
-        if at - half > free {
-            canvas.text((at, bottom + 30), &name, Anchor::Middle, Paint::Muted);
-            free = at + half + 10;
+        // The first stands below the start, and the last does not run into the next panel.
+        let center = at.min(end + 8 - half).max(start);
+        if center - half > free {
+            canvas.text((center, bottom + 30), &name, Anchor::Middle, Paint::Muted);
+            free = center + half + 10;
         }
     }
 }

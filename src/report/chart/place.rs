@@ -35,7 +35,8 @@ pub(super) fn around((x, y): Pixel, half: i32) -> Area {
 }
 
 /// The first free place for a name of a width near a point: beside it, above and below, then further away with a line
-/// that leads there. None where nothing within `bounds` is free.
+/// that leads there. None where nothing within `bounds` is free. Points are best named from right to left: then a name
+/// stands in the way of none that are still to come.
 pub(super) fn place(point: Pixel, width: i32, bounds: Area, taken: &Taken) -> Option<Place> {
     let inside = |area: &Area| area.0 >= bounds.0 && area.1 >= bounds.1 && area.2 <= bounds.2 && area.3 <= bounds.3;
     let free = |place: &Place| {
@@ -83,20 +84,17 @@ fn candidates((x, y): Pixel, width: i32) -> impl Iterator<Item = Place> {
     let column = move |dy: i32| Place {
         at: (x, y + dy),
         anchor: Anchor::Middle,
-        area: (x - width / 2, y + dy - half, x + width / 2, y + dy + half),
+        area: (x - width / 2 - 4, y + dy - half, x + width / 2 + 4, y + dy + half),
         leader: (dy.abs() > 40).then_some(((x, y), (x, y + dy - dy.signum() * (half + 2)))),
     };
-    let near = row(0, 24).into_iter().chain([column(-32), column(32)]);
-    let far = (2..=7).flat_map(move |step| {
+    // A long name above a point would bar the way to the names of its neighbours.
+    let column = move |dy: i32| (width < 80).then(|| column(dy));
+    let far = (1..=9).flat_map(move |step| {
         let dy = step * 34;
-        row(-dy, 24)
-            .into_iter()
-            .chain(row(dy, 24))
-            .chain([column(-dy), column(dy)])
-            .chain(row(-dy, 60))
-            .chain(row(dy, 60))
+        let columns = [column(-dy), column(dy)].into_iter().flatten();
+        columns.chain(row(-dy, 24)).chain(row(dy, 24)).chain(row(-dy, 60)).chain(row(dy, 60))
     });
-    near.chain(far)
+    row(0, 24).into_iter().chain(far)
 }
 
 /// Whether two areas share a pixel.

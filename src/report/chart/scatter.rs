@@ -47,9 +47,11 @@ pub(in crate::report) fn scatter(chart: &Scatter, size: Size) -> String {
             lines: frontier.windows(2).map(|pair| (pair[0], pair[1])).collect(),
         };
         canvas.path(frontier, Paint::Muted, 2);
-        let bounds = (0, plane.top - 16, size.width, plane.bottom - 4);
+        let bounds = (plane.left - 4, plane.top - 16, size.width, plane.bottom - 4);
         let name = |point: &Point| if size.names { fit(&point.name, 560) } else { point.short.clone() };
-        for point in &points {
+        let mut by_place = points.clone();
+        by_place.sort_by_key(|point| std::cmp::Reverse(pixel(point)));
+        for point in by_place {
             // A name that finds no place gives way to its number, then to the legend.
             let found = [name(point), point.short.clone()]
                 .into_iter()

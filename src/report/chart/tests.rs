@@ -1,6 +1,6 @@
 use super::axis::Scale;
 use super::lines::{spread, thin};
-use super::place::{Area, Taken, overlap, place, take};
+use super::place::{Area, Taken, around, overlap, place, take};
 use super::*;
 
 fn axis(unit: &str, log: bool) -> Axis {
@@ -103,10 +103,9 @@ fn points_that_are_close_keep_to_the_middle_of_an_axis_that_says_where_it_starts
 fn names_hide_neither_points_nor_names_and_no_leader_runs_through_them() {
     // Five points of one height, as close as scenarios at the trace's own rate are, two of them in one place.
     let points = [(150, 200), (162, 200), (170, 200), (185, 200), (185, 200)];
-    let mut taken =
-        Taken { areas: points.iter().map(|point| super::place::around(*point, 14)).collect(), ..Taken::default() };
+    let mut taken = Taken { areas: points.iter().map(|point| around(*point, 14)).collect(), ..Taken::default() };
     let bounds: Area = (0, 40, 1000, 600);
-    for point in points {
+    for point in points.into_iter().rev() {
         let found = place(point, 260, bounds, &taken).unwrap();
         assert!(!taken.areas.iter().any(|other| overlap(found.area, *other)), "{found:?}");
         assert!(found.area.0 >= 0 && found.area.2 <= 1000 && found.area.1 >= 40 && found.area.3 <= 600, "{found:?}");

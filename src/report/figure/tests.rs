@@ -85,3 +85,12 @@ fn each_scenario_has_a_panel_before_the_baseline() {
     assert!(wide.contains("base") && wide.contains("other"), "{wide}");
     assert!(grey >= 4, "two lines in grey and two axes: {grey}\n{wide}");
 }
+
+#[test]
+fn lines_on_each_other_are_said_below_the_chart() {
+    let point = |name: &str, y: f64| serde_json::json!({ "policy": name, "x": 1.0, "y": y });
+    let rows = |second: f64| Value::from(Serde([point("one", 1.0), point("two", second), point("three", 3.0)]));
+    let template = "{{ lines(rows, x='x', y='y', series='policy', x_title='x', y_title='y', half=true, title='t') }}";
+    assert!(print(template, rows(1.0)).contains("On one line: a, b."));
+    assert!(!print(template, rows(2.0)).contains("On one line"));
+}

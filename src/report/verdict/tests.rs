@@ -5,6 +5,7 @@ fn row(scenario: &str, cost: Option<f64>, gap: f64, certainty: &str) -> Row {
         scenario: scenario.to_owned(),
         is_baseline: scenario == "base",
         status: "ok".to_owned(),
+        workload: "conversation".to_owned(),
         model: "llama-3.1-70b".to_owned(),
         offered_load_ratio: Some(0.5),
         p99_itl_ms: Some(gap),
@@ -137,4 +138,16 @@ fn a_large_factor_is_said_as_one() {
 fn one_scenario_is_compared_with_nothing() {
     let rows = [row("base", Some(2.0), 40.0, "x")];
     assert_eq!(texts(&rows)[0], "Price: base: $2.00 per million output tokens.");
+}
+
+#[test]
+fn a_scenario_of_another_workload_is_not_ranked() {
+    let mut other = row("recorded", Some(0.1), 1.0, "x");
+    other.workload = "recording".to_owned();
+    let found = texts(&[row("base", Some(2.0), 40.0, "x"), row("fast", Some(1.0), 30.0, "x"), other]);
+    assert!(found[0].contains("come from fast") && found[1].contains("is fast"), "{found:?}");
+    assert!(
+        found.contains(&"Workloads: Not ranked, because the requests are others: recorded.".to_owned()),
+        "{found:?}"
+    );
 }

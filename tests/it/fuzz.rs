@@ -1,0 +1,295 @@
+//! A fuzzer on stable Rust: real samples, damaged by a seeded generator, must never make an adapter panic or lose a row.
+//!
+//! For each format and sample: bytes are flipped, cut, repeated, replaced by awkward numbers, or spliced with another
+//! sample; the result is ingested with the format forced and bad rows set aside. Either nothing is written and the error
+//! is one of the data, or rows in = rows out + rejects, in the summary and in the store.
+//!
+//! `KVTOLL_FUZZ_SECONDS` is the time for all formats together (20 by default), `KVTOLL_FUZZ_FORMAT` picks one format, and
+//! `KVTOLL_FUZZ_SEED` another sequence. An input that fails is kept, and named in the message.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use engine::error::Kind;
+use kvtoll::ingest::{ALL, OnBadRow, Options, ingest, inspect};
+use kvtoll::store::Store;
+
+use crate::support::root;
+
+/// Bytes of a sample that are fuzzed: reading more costs time and reaches no other code.
+const MOST: usize = 24 << 10;
+
+/// Formats without a real sample: lines in their form.
+const WRITTEN: [(&str, &str); 3] = [
+    (
+        "otel",
+        r#"{"resourceSpans": [{"scopeSpans": [{"spans": [{"traceId": "5b8e", "spanId": "eee1", "name": "llm_request", "startTimeUnixNano": "1544712660000000000", "endTimeUnixNano": "1544712661000000000", "attributes": [{"key": "gen_ai.usage.prompt_tokens", "value": {"intValue": "128"}}, {"key": "gen_ai.usage.completion_tokens", "value": {"intValue": "12"}}, {"key": "gen_ai.latency.time_to_first_token", "value": {"doubleValue": 0.045}}], "status": {"code": 1}}]}]}]}
+"#,
+    ),
+    (
+        "claude_code",
+        r#"{"type": "user", "sessionId": "s", "uuid": "a", "timestamp": "2026-03-02T09:14:06.000Z", "message": {"role": "user", "content": "..."}}
+{"type": "assistant", "sessionId": "s", "uuid": "b", "requestId": "r", "timestamp": "2026-03-02T09:14:07.120Z", "isSidechain": false, "message": {"id": "m", "model": "claude", "usage": {"input_tokens": 4, "cache_creation_input_tokens": 1210, "cache_read_input_tokens": 48000, "output_tokens": 96}}}
+"#,
+    ),
+    (
+        "vllm_bench",
+        r#"{"model_id": "m", "num_prompts": 2, "request_rate": "inf", "mean_ttft_ms": 75.0, "input_lens": [7, 9], "output_lens": [3, 1], "ttfts": [0.08, 0.07], "itls": [[0.01, 0.02], []], "start_times": [1.5, 1.6], "generated_texts": ["a", "b"], "errors": ["", "timeout"]}
+"#,
+    ),
+];
+
+/// What numbers, texts and structure can be replaced by.
+const AWKWARD: [&str; 34] = [
+    "0",
+    "-0",
+    "-1",
+    "1",
+    "0.0",
+    "1e308",
+    "1e999",
+    "-1e999",
+    "1e-999",
+    "0.00000000000000000001",
+    "4294967295",
+    "4294967296",
+    "9223372036854775807",
+    "9223372036854775808",
+    "18446744073709551615",
+    "18446744073709551616",
+    "99999999999999999999999999999999",
+    "NaN",
+    "Infinity",
+    "null",
+    "true",
+    "\"\"",
+    "\"\\ud800\"",
+    "\"\\u0000\"",
+    "{}",
+    "[]",
+    "[[[[[[[[[[[[[[[[",
+    "]]]]",
+    "{\"a\":",
+    "\u{feff}",
+    "\r\n",
+    "\n\n",
+    ",,,",
+    "9999-12-31 23:59:59.999999999",
+];
+
+/// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+struct Generator(u64);
+
+impl Generator {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number below `limit`, which must not be 0.
+    fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit as u64) as usize
+    }
+}
+
+/// A format, a sample's name and its first bytes; for a recording, those of its `recording.json`.
+struct Seed {
+    format: &'static str,
+    name: String,
+    bytes: Vec<u8>,
+    folder: Option<PathBuf>,
+}
+
+fn decompressed(path: &Path) -> Vec<u8> {
+    let bytes = std::fs::read(path).unwrap();
+    let mut whole = match bytes.get(..4) {
+        Some([0x28, 0xb5, 0x2f, 0xfd]) => zstd::decode_all(&bytes[..]).unwrap(),
+        Some([0x1f, 0x8b, ..]) => {
+            let mut whole = Vec::new();
+            std::io::Read::read_to_end(&mut flate2::read::MultiGzDecoder::new(&bytes[..]), &mut whole).unwrap();
+            whole
+        }
+        _ => bytes,
+    };
+    whole.truncate(MOST);
+    whole
+}
+
+/// The samples of `traces/`, each under the format that recognises it.
+fn seeds() -> Vec<Seed> {
+    let mut seeds: Vec<Seed> = WRITTEN
+        .iter()
+        .map(|(format, text)| Seed {
+            format,
+            name: "written".to_owned(),
+            bytes: text.as_bytes().to_vec(),
+            folder: None,
+        })
+        .collect();
+    let mut paths: Vec<PathBuf> = Vec::new();
+    for folder in std::fs::read_dir(root().join("traces")).unwrap() {
+        let folder = folder.unwrap().path();
+        if folder.join("recording.json").exists() {
+            paths.push(folder);
+        } else if folder.is_dir() {
+            paths.extend(std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()));
+        }
+    }
+    paths.sort();
+    for path in paths {
+        let found = inspect(path.to_str().unwrap()).unwrap();
+        let Some(format) = found.format else { continue };
+        let name = path.strip_prefix(root()).unwrap().display().to_string();
+        let folder = path.is_dir().then(|| path.clone());
+        let bytes = decompressed(&folder.as_ref().map_or(path, |folder| folder.join("recording.json")));
+        seeds.push(Seed { format, name, bytes, folder });
+    }
+    seeds
+}
+
+/// Where a run of digits starts in `bytes`, from a random place on.
+fn number_at(bytes: &[u8], from: usize) -> Option<(usize, usize)> {
+    let start = from + bytes.get(from..)?.iter().position(u8::is_ascii_digit)?;
+    let length = bytes[start..].iter().take_while(|byte| byte.is_ascii_digit() || **byte == b'.').count();
+    Some((start, start + length))
+}
+
+/// Damages `bytes` once.
+fn damage(bytes: &mut Vec<u8>, other: &[u8], random: &mut Generator) {
+    if bytes.is_empty() {
+        bytes.extend_from_slice(other);
+        return;
+    }
+    let at = random.below(bytes.len());
+    let length = 1 + random.below(64);
+    match random.below(9) {
+        0 => bytes[at] ^= 1 << random.below(8),
+        1 => bytes[at] = random.next() as u8,
+        2 => bytes.truncate(at),
+        3 => drop(bytes.drain(at..(at + length).min(bytes.len()))),
+        4 => {
+            let copy = bytes[at..(at + length).min(bytes.len())].to_vec();
+            let to = random.below(bytes.len());
+            bytes.splice(to..to, copy);
+        }
+        5 if !other.is_empty() => {
+            let from = random.below(other.len());
+            bytes.splice(at.., other[from..].iter().copied());
+        }
+        6 => {
+            let word = AWKWARD[random.below(AWKWARD.len())].bytes();
+            bytes.splice(at..at, word);
+        }
+        _ => {
+            let word = AWKWARD[random.below(AWKWARD.len())].bytes();
+            if let Some((from, to)) = number_at(bytes, at) {
+                bytes.splice(from..to, word);
+            }
+        }
+    }
+}
+
+/// Puts the input where it is read from: a file, or a copy of a recording with one of its files replaced.
+fn place(seed: &Seed, bytes: &[u8], folder: &Path, random: &mut Generator) -> String {
+    let path = folder.join("input");
+    let Some(recording) = &seed.folder else {
+        std::fs::write(&path, bytes).unwrap();
+        return path.to_str().unwrap().to_owned();
+    };
+    std::fs::create_dir_all(&path).unwrap();
+    // The large tables would take all the time; a recording need not have them.
+    for name in ["recording.json", "requests.parquet", "steps.parquet"] {
+        std::fs::copy(recording.join(name), path.join(name)).unwrap();
+    }
+    if random.below(3) == 0 {
+        let table = path.join(["requests.parquet", "steps.parquet"][random.below(2)]);
+        let mut damaged = std::fs::read(&table).unwrap();
+        damage(&mut damaged, &[], random);
+        std::fs::write(table, damaged).unwrap();
+    } else {
+        std::fs::write(path.join("recording.json"), bytes).unwrap();
+    }
+    path.to_str().unwrap().to_owned()
+}
+
+/// Ingests one damaged input; whether rows came of it, or what is wrong with the adapter.
+fn run(seed: &Seed, bytes: &[u8], random: &mut Generator) -> Result<bool, String> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = place(seed, bytes, folder.path(), random);
+    let mut store = Store::open_or_create(&folder.path().join("store")).unwrap();
+    let options =
+        Options { format: Some(seed.format.to_owned()), on_bad_row: OnBadRow::Quarantine, ..Options::standard() };
+    match ingest(&mut store, &[path], &options, &|_| {}) {
+        Ok(summaries) => {
+            let one = &summaries[0];
+            if one.rows_in != one.rows_out + one.rows_rejected {
+                return Err(format!("{} rows in, {} out, {} rejected", one.rows_in, one.rows_out, one.rows_rejected));
+            }
+            let stored = store.manifest().rows("rejects");
+            if stored != one.rows_rejected {
+                return Err(format!("{} rows rejected, {stored} in `rejects`", one.rows_rejected));
+            }
+            Ok(true)
+        }
+        Err(error) if error.kind() == Kind::Data && !error.to_string().contains("its adapter failed") => Ok(false),
+        Err(error) => Err(format!("{error}")),
+    }
+}
+
+fn variable<T: std::str::FromStr>(name: &str) -> Option<T> {
+    let value = std::env::var(name).ok()?;
+    Some(value.parse().unwrap_or_else(|_| panic!("{name} is `{value}`")))
+}
+
+#[test]
+fn damaged_samples_never_panic_and_never_lose_a_row() {
+    let only: Option<String> = variable("KVTOLL_FUZZ_FORMAT");
+    let start: u64 = variable("KVTOLL_FUZZ_SEED").unwrap_or(1);
+    let all = seeds();
+    let chosen: Vec<&Seed> = all.iter().filter(|seed| only.as_ref().is_none_or(|only| only == seed.format)).collect();
+    assert!(!chosen.is_empty(), "no sample of {only:?}");
+    let seconds: f64 = variable("KVTOLL_FUZZ_SECONDS").unwrap_or(20.0);
+    let share = Duration::from_secs_f64(seconds / chosen.len() as f64);
+    for (at, seed) in (0..).zip(&chosen) {
+        let mut random = Generator(start.wrapping_mul(0x1000).wrapping_add(at));
+        let (began, mut runs, mut kept) = (Instant::now(), 0_u32, 0_u32);
+        // At least a few, however slow the machine is.
+        while began.elapsed() < share || runs < 8 {
+            let mut bytes = seed.bytes.clone();
+            let other = &all[random.below(all.len())].bytes;
+            // The first run takes the sample as it is.
+            for _ in 0..if runs == 0 { 0 } else { 1 + random.below(6) } {
+                damage(&mut bytes, other, &mut random);
+            }
+            match run(seed, &bytes, &mut random) {
+                Ok(rows) => kept += u32::from(rows),
+                Err(fault) => {
+                    let input = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("fuzz-{}", seed.format));
+                    std::fs::write(&input, &bytes).unwrap();
+                    panic!("{} ({}), run {runs}: {fault}\nthe input is in {}", seed.format, seed.name, input.display());
+                }
+            }
+            runs += 1;
+        }
+        println!("{:<22} {runs:>7} runs, {kept:>7} with rows  ({})", seed.format, seed.name);
+    }
+}
+
+#[test]
+fn every_format_has_a_seed_and_a_target() {
+    let seeds = seeds();
+    for format in ALL {
+        assert!(seeds.iter().any(|seed| seed.format == format.name), "no seed for `{}`", format.name);
+        let target = root().join("fuzz/fuzz_targets").join(format!("{}.rs", format.name));
+        let text = std::fs::read_to_string(&target).unwrap_or_default();
+        assert!(text.contains(&format!("\"{}\"", format.name)), "no fuzz target for `{}`", format.name);
+        let manifest = std::fs::read_to_string(root().join("fuzz/Cargo.toml")).unwrap();
+        assert!(
+            manifest.contains(&format!("name = \"{}\"", format.name)),
+            "`{}` is not in fuzz/Cargo.toml",
+            format.name
+        );
+    }
+}
