@@ -8,7 +8,7 @@
 -- column usd_per_mtok_output_saturated: US dollars per million output tokens at full load; null if not disclosed.
 -- column kv_peak_held_bytes: Most KV that running requests held at once, bytes.
 -- column lost_mass_ratio: Attention mass that the policy loses on a recording; null without one.
--- column offered_load_ratio: Busy time that the requests ask for over the trace's span; above 1 the queue grows to the end.
+-- column offered_load_ratio: Busy time that the requests ask for over their span; above 1 the queue grows to the end.
 WITH wide AS (
   SELECT
     s.scenario_id, s.name AS scenario, s.status, s.offered_load_ratio,

@@ -16,12 +16,11 @@
 -- column instances: Copies of the model.
 -- column weight_dtype: Number format of the weights.
 -- column prices: The price book.
--- column seed: Seed of everything random.
 -- column offered_load_ratio: Busy time that the requests ask for over the trace's span; above 1 the queue grows.
 -- column certainty: The least certain input of the scenario.
 -- column run_id: The run.
 SELECT
   scenario_id, name AS scenario, is_baseline, status, error, workload, model, policy, machine, mode, engine, rate_ratio,
-  accelerators, tensor_parallel, instances, weight_dtype, prices, seed, offered_load_ratio, certainty, run_id
+  accelerators, tensor_parallel, instances, weight_dtype, prices, offered_load_ratio, certainty, run_id
 FROM scenarios
 ORDER BY scenario_id

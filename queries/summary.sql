@@ -8,7 +8,7 @@
 -- column usd_per_mtok_output_saturated: `usd_per_mtok_output` if requests came just as fast as they can be served.
 -- column kv_peak_held_bytes: Most KV that running requests held at once, bytes.
 -- column lost_mass_ratio: Attention mass that the policy loses on a recording; null without one.
--- column offered_load_ratio: Busy time that the requests ask for over the trace's span; above 1 the queue grows to the end.
+-- column offered_load_ratio: Busy time that the requests ask for over their span; above 1 the queue grows to the end.
 -- column scenario_id: Number of the scenario within the run.
 -- column is_baseline: Whether the others are compared with it.
 -- column workload: The requests that were replayed; figures of different workloads do not compare.

@@ -154,7 +154,6 @@ impl Spec {
             },
             dtype: dtype(self.weights.as_deref().unwrap_or("bf16"))?,
             prices: load_prices(self.prices.as_deref().unwrap_or("hyperscaler"))?,
-            seed: 0,
         })
     }
 }

@@ -142,6 +142,27 @@ fn url(path: &Path) -> Result<ListingTableUrl> {
 /// Wrong SQL, with the place and a suggestion where they are known; a statement that writes; a parameter that
 /// is unknown, missing or of the wrong type; data that cannot be read.
 pub fn query(session: &Session, sql: &str, params: &[(String, String)]) -> Result<Vec<RecordBatch>> {
+    if sql.len() > MOST_SQL {
+        return Err(Error::usage(format!("expected SQL of up to {MOST_SQL} bytes, found {}", sql.len()))
+            .hint("put long lists into a table, or ask in parts"));
+    }
+    // Planning recurses once per term of a long expression; a thread of its own has the stack for it.
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
+        let work = thread
+            .spawn_scoped(scope, || collect(session, sql, params))
+            .map_err(|error| Error::run(format!("cannot start a thread for the query: {error}")))?;
+        work.join().unwrap_or_else(|_| Err(Error::run("the query failed inside the SQL engine")))
+    })
+}
+
+/// The longest statement.
+const MOST_SQL: usize = 32 << 10;
+
+/// Stack of the thread that plans a statement; only what is used of it takes memory.
+const STACK_BYTES: usize = 1 << 30;
+
+fn collect(session: &Session, sql: &str, params: &[(String, String)]) -> Result<Vec<RecordBatch>> {
     let values = bind(sql, params)?;
     let options = SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
     let work = async {
@@ -169,10 +190,16 @@ pub fn run_named(session: &Session, name: &str, params: &[(String, String)]) -> 
 fn bind(sql: &str, params: &[(String, String)]) -> Result<Vec<(String, ScalarValue)>> {
     let declared = named::params(sql)?;
     let mut values = Vec::new();
-    for (name, text) in params {
+    for (at, (name, text)) in params.iter().enumerate() {
+        if params[..at].iter().any(|(other, _)| other == name) {
+            return Err(Error::usage(format!("the parameter `{name}` is given twice")));
+        }
         let value = match declared.iter().find(|param| param.name == name) {
             Some(param) => param.kind.value(name, text)?,
-            None if declared.is_empty() => Kind::guess(text),
+            None if declared.is_empty() && sql.contains(&format!("${name}")) => Kind::guess(text),
+            None if declared.is_empty() => {
+                return Err(Error::usage(format!("the statement has no parameter `${name}`")));
+            }
             None => return Err(unknown("parameter", name, declared.iter().map(|param| param.name))),
         };
         values.push((name.clone(), value));

@@ -56,8 +56,6 @@ pub struct Scenario {
     pub dtype: WeightDtype,
     /// The price book.
     pub prices: PriceBook,
-    /// Seed of everything random.
-    pub seed: u64,
 }
 
 /// Requests to replay, and the steps that were captured with them.

@@ -200,12 +200,11 @@ fn lengths(path: &str, sink: &mut Sink<'_>) -> Result<Lengths> {
             let beside = Path::new(path).with_file_name(format!("{}.jsonl{end}", part.file));
             beside.to_str().filter(|beside| path != "-" && Path::new(beside).is_file()).map(str::to_owned)
         });
-        match beside {
-            Some(beside) => *lengths = Some(side_file(&beside, part)?),
-            None => {
-                let message = format!("the file `{}.jsonl` is not beside the trace", part.file);
-                sink.log(NO_SIDE_FILE, &message, None, None);
-            }
+        if let Some(beside) = beside {
+            *lengths = Some(side_file(&beside, part)?);
+        } else {
+            let message = format!("the file `{}.jsonl` is not beside the trace", part.file);
+            sink.log(NO_SIDE_FILE, &message, None, None);
         }
     }
     Ok(all)

@@ -20,6 +20,7 @@ mod check;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::{self, File};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -250,7 +251,8 @@ fn recordings_row(description: &Description, source_id: u32) -> Result<RecordBat
 fn read_table(context: &mut Context, table: &'static Table, path: &Path, sink: &mut Sink<'_>) -> Result<()> {
     let damaged = |why: String| Error::data(format!("cannot read `{}`: {why}", path.display()));
     let file = File::open(path).map_err(|error| damaged(error.to_string()))?;
-    let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(|error| damaged(error.to_string()))?;
+    let builder = unbroken(|| ParquetRecordBatchReaderBuilder::try_new(file)).map_err(&damaged)?;
+    let builder = builder.map_err(|error| damaged(error.to_string()))?;
     if let Some(name) = cast::missing(table, builder.schema()).next() {
         return Err(Error::data(format!(
             "column `{name}` of table `{}` is missing in `{}`",
@@ -265,9 +267,9 @@ fn read_table(context: &mut Context, table: &'static Table, path: &Path, sink: &
         }
     }
     let rows = batch_rows(&builder).ok_or_else(|| damaged(format!("expected rows of at most {ROW_BYTES} bytes")))?;
-    let reader = builder.with_batch_size(rows).build().map_err(|error| damaged(error.to_string()))?;
+    let mut reader = builder.with_batch_size(rows).build().map_err(|error| damaged(error.to_string()))?;
     let mut first_row = 1;
-    for batch in reader {
+    while let Some(batch) = unbroken(|| reader.next()).map_err(&damaged)? {
         let batch = batch.map_err(|error| damaged(error.to_string()))?;
         sink.found(batch.num_rows() as u64);
         let batch = with_supplied(table, &batch, sink)?;
@@ -278,6 +280,12 @@ fn read_table(context: &mut Context, table: &'static Table, path: &Path, sink: &
         sink.push(table, with_source_ids(context, &good)?)?;
     }
     Ok(())
+}
+
+/// What `read` gives; what is wrong where the Parquet reader panics, as it does on some damaged pages.
+fn unbroken<T>(read: impl FnOnce() -> T) -> std::result::Result<T, String> {
+    // The reader is not used again after a panic.
+    catch_unwind(AssertUnwindSafe(read)).map_err(|_| "its pages are damaged".to_owned())
 }
 
 /// Rows per batch, from the number of values per row; none if a row would be too large.

@@ -71,7 +71,7 @@ pub(super) fn install(environment: &mut Environment<'_>, assumed: Assumed) {
 
 /// A value by the unit that the name of its column carries.
 fn cell(value: &Value, column: &str) -> String {
-    let is_name = column.ends_with("_id") || column == "layer" || column == "seed";
+    let is_name = column.ends_with("_id") || column == "layer";
     if value.is_none() || value.is_undefined() {
         return "–".to_owned();
     }

@@ -122,7 +122,6 @@ fn scenario_rows(scenarios: &[Scenario<'_>]) -> Vec<Vec<Cell>> {
             1u32,
             "bf16",
             "neocloud",
-            7u64,
             s.6,
             error,
             ok.then_some(0.6),

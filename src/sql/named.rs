@@ -92,8 +92,10 @@ impl Kind {
 
     /// The value of a parameter whose type nobody declared: a number if it reads as one, else text.
     pub fn guess(text: &str) -> ScalarValue {
-        let number = Self::Int.value("", text).or_else(|_| Self::Real.value("", text));
-        number.unwrap_or_else(|_| ScalarValue::Utf8(Some(text.to_owned())))
+        // Block hashes reach to 2^64 - 1 and must not become doubles.
+        let hash = || text.parse().ok().map(|hash| ScalarValue::UInt64(Some(hash)));
+        let number = Self::Int.value("", text).ok().or_else(hash).or_else(|| Self::Real.value("", text).ok());
+        number.unwrap_or_else(|| ScalarValue::Utf8(Some(text.to_owned())))
     }
 
     fn expected(self) -> &'static str {

@@ -319,3 +319,27 @@ fn extra_columns_of_a_file_are_kept() {
     assert_eq!(merged.fields().len(), known.fields().len() + 1);
     assert!(merged.field(known.fields().len()).is_nullable());
 }
+
+#[test]
+fn a_long_expression_is_planned_and_a_longer_one_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = fixture::session(folder.path(), "fp8 KV");
+    let terms = vec!["1"; 5000].join("+");
+    let batches = query(&session, &format!("SELECT {terms} AS n"), &[]).unwrap();
+    assert_eq!(batches[0].num_rows(), 1);
+    let error = query(&session, &format!("SELECT {}", vec!["1"; 20_000].join("+")), &[]).unwrap_err();
+    assert!(error.to_string().starts_with("expected SQL of up to 32768 bytes"), "{error}");
+}
+
+#[test]
+fn parameters_are_exact_and_never_ignored() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = fixture::session(folder.path(), "fp8 KV");
+    let given = |name: &str| vec![(name.to_owned(), "18446744073709551615".to_owned())];
+    let sql = "SELECT $a = 18446744073709551615 AS same, $a = 18446744073709551614 AS near";
+    let batch = &query(&session, sql, &given("a")).unwrap()[0];
+    let flag = |at: usize| batch.column(at).as_boolean().value(0);
+    assert!(flag(0) && !flag(1));
+    let error = query(&session, "SELECT 1 AS n", &given("b")).unwrap_err();
+    assert_eq!(error.to_string(), "the statement has no parameter `$b`");
+}

@@ -247,12 +247,15 @@ fn a_run_is_written_once() {
     write(&mut store, "b", 1.0).unwrap();
     write(&mut store, "a", 2.0).unwrap();
     assert_eq!(store.manifest().number, 3);
+    // Asked for again, the older run writes nothing and becomes the latest.
     write(&mut store, "b", 1.0).unwrap();
-    assert_eq!(store.manifest().number, 3);
+    assert_eq!(store.manifest().number, 4);
+    write(&mut store, "b", 1.0).unwrap();
+    assert_eq!(store.manifest().number, 4);
     let error = write(&mut store, "b", 3.0).unwrap_err();
     assert!(error.to_string().contains("expected run `b` with the contents it has"), "{error}");
     let runs: Vec<&str> = store.runs().iter().map(|run| run.id.as_str()).collect();
-    assert_eq!(runs, ["b", "a"]);
+    assert_eq!(runs, ["a", "b"]);
     assert_eq!(store.run_files("a", "metrics"), [directory.path().join("runs/a/metrics/part-00000.parquet")]);
     assert_eq!(store.read_run("a", &result::METRICS).unwrap()[0].num_rows(), 1);
     assert_eq!(store.read_run("c", &result::METRICS).unwrap_err().to_string(), "unknown run `c`");

@@ -113,7 +113,6 @@ fn scenarios(run: &Run<'_>) -> Result<RecordBatch> {
                 scenario.parallel.instances.into(),
                 dtype(scenario.dtype).into(),
                 scenario.prices.name.clone().into(),
-                scenario.seed.into(),
                 (if ok.is_some() { "ok" } else { "failed" }).into(),
                 found.as_ref().err().map(ToString::to_string).into(),
                 ok.and_then(|found| found.offered_load).into(),
@@ -302,7 +301,8 @@ fn tier_usage(at: u32, scenario: &Scenario, found: &Found) -> Result<RecordBatch
         put("hbm", number, Some(held), (bucket.read, bucket.written), peak);
     }
     if let Some(pool) = &found.plan.ffn_pool {
-        let peak = pool.memory_bytes_per_ns * f64::from(scenario.parallel.instances);
+        let chips = pool.chips.chips.value * f64::from(scenario.parallel.instances);
+        let peak = chips * pool.chips.memory_bytes_per_s.value / 1e9;
         for (number, bucket) in buckets.iter().enumerate() {
             put("ffn_pool", number, None, (bucket.pool_read, 0.0), peak);
         }

@@ -25,7 +25,6 @@ pub static SCENARIOS: Table = Table {
         known("instances", U32, "", "Copies of the model."),
         known("weight_dtype", Text, "", "Number format of the weights."),
         known("prices", Text, "", "The price book."),
-        known("seed", U64, "", "Seed of everything random."),
         known("status", Text, "", "ok or failed."),
         maybe("error", Text, "", "Why it failed."),
         maybe("offered_load_ratio", F64, "ratio", "Busy time that the requests ask for, divided by the trace's span."),
