@@ -170,7 +170,7 @@ pub(crate) fn carry_out(store: &mut Store, wanted: &Wanted) -> Result<Option<Don
         return Ok(None);
     }
     let id = run_id(store, &sources, &scenarios)?;
-    let errors = recorded_errors(store, &scenarios)?;
+    let errors = recorded_errors(store, &scenarios);
     let bar = talk::bar(None);
     bar.set_message(format!("replaying {} scenarios", scenarios.len()));
     let found = replay_all(&sources, &scenarios, wanted.threads)?;
@@ -273,7 +273,7 @@ fn run_id(store: &Store, sources: &[Source], scenarios: &[Scenario]) -> Result<S
 }
 
 /// What each policy loses on each recording of the store.
-fn recorded_errors(store: &Store, scenarios: &[Scenario]) -> Result<Vec<RecordBatch>> {
+fn recorded_errors(store: &Store, scenarios: &[Scenario]) -> Vec<RecordBatch> {
     let recorded = match load_recordings(store) {
         Ok(recorded) => recorded,
         Err(error) => {
@@ -298,7 +298,7 @@ fn recorded_errors(store: &Store, scenarios: &[Scenario]) -> Result<Vec<RecordBa
         }
         names.push(name);
     }
-    Ok(batches)
+    batches
 }
 
 fn load_recordings(store: &Store) -> Result<Vec<Recording>> {

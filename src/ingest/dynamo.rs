@@ -171,8 +171,12 @@ fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
         let message = format!("expected at least one `request_end` in `{path}`, found {others} other events");
         return Err(engine::error::Error::data(message).hint("events of tools describe the pauses between requests"));
     }
-    let options = input.options;
-    if let (Some(flag), Some(found)) = (options.block_tokens, blocks.one())
+    settings(path, input.options.block_tokens, blocks.one())
+}
+
+/// The settings, of which only the block size can vary; a flag must not contradict it.
+fn settings(path: &str, flag: Option<u32>, found: Option<u32>) -> Result<Settings> {
+    if let (Some(flag), Some(found)) = (flag, found)
         && flag != found
     {
         let message = format!("expected blocks of {flag} tokens in `{path}`, as the flag says, found {found}");
@@ -181,7 +185,7 @@ fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
     Ok(Settings {
         time_unit: Some("ms"),
         clock: Some("epoch"),
-        block_tokens: blocks.one(),
+        block_tokens: found,
         rounding: Some("ceil"),
         hash_scope: Some("file"),
         id_kind: Some("prefix"),

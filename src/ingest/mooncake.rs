@@ -314,6 +314,20 @@ fn per_second(unit: TimeUnit) -> f64 {
     }
 }
 
+/// What a line has given so far.
+struct Fields<'a, 'l> {
+    line: &'a [u8],
+    most: usize,
+    ids: &'l mut Vec<u64>,
+    unknown: &'l mut Unknown<'a>,
+    row: Row<'a>,
+    input: Option<u32>,
+    output: Option<u32>,
+    /// Whether the key `hash_ids` was there; a null leaves `row.ids_at` empty.
+    hashes: bool,
+    tool_ns: Option<i64>,
+}
+
 /// Reads one line as it is written. `unknown` gets each key that is not part of the format, with its offset.
 fn parse<'a>(
     line: &'a [u8],
@@ -321,78 +335,95 @@ fn parse<'a>(
     ids: &mut Vec<u64>,
     unknown: &mut Unknown<'a>,
 ) -> std::result::Result<Row<'a>, Bad> {
-    let mut row = Row::default();
-    let (mut input, mut output, mut hashes, mut tool_ns) = (None, None, None, None);
     ids.clear();
+    let (row, input, output, hashes, tool_ns) = (Row::default(), None, None, false, None);
+    let mut fields = Fields { line, most, ids, unknown, row, input, output, hashes, tool_ns };
     let mut scan = Scan::new(line);
-    let mut key = |scan: &mut Scan<'a>, key: &'a [u8], key_at: usize| {
-        let at = scan.at();
-        let again = match key {
-            b"timestamp" | b"created_time" => {
-                let token = if walk::null(scan)? { None } else { Some((number(scan)?, at)) };
-                token.is_some_and(|token| row.time.replace(token).is_some())
-            }
-            b"input_length" | b"input_tokens" => input.replace(walk::tokens(scan, "`input_length`")?).is_some(),
-            b"output_length" | b"output_tokens" => output.replace(walk::tokens(scan, "`output_length`")?).is_some(),
-            b"hash_ids" => {
-                let given = if walk::null(scan)? { None } else { Some(at) };
-                if given.is_some() {
-                    scan.ids("`hash_ids`", "a block id", most, ids)?;
-                }
-                hashes.replace(given).is_some()
-            }
-            b"session_id" => put(&mut row.session, walk::maybe_id(scan, line, "`session_id`")?),
-            b"request_id" => put(&mut row.key, walk::maybe_id(scan, line, "`request_id`")?),
-            b"request_kind" => put(&mut row.kind, walk::maybe_text(scan, line, "`request_kind`")?),
-            b"delay" | b"delay_ms" => put(&mut row.delay_ns, pause(scan, "`delay`")?),
-            b"tool_wait_ms" => put(&mut tool_ns, pause(scan, "`tool_wait_ms`")?),
-            b"block_size" => {
-                let size = walk::maybe_tokens(scan, "`block_size`")?;
-                if size == Some(0) {
-                    return Err(bad_at(line, at, "out_of_range", "`block_size` of at least 1"));
-                }
-                put(&mut row.block_tokens, size)
-            }
-            b"wait_for" => {
-                walk::list(scan, "`wait_for`", &mut |scan| {
-                    if row.wait_for.len() == AWAITED {
-                        return Err(scan.bad("too_many", format!("at most {AWAITED} requests to wait for")));
-                    }
-                    row.wait_for.push(walk::text(scan, line, "a request id")?);
-                    Ok(())
-                })?;
-                false
-            }
-            b"output_token_ids" if !walk::null(scan)? => {
-                let mut tokens = Vec::new();
-                walk::token_ids(scan, "`output_token_ids`", &mut tokens)?;
-                put(&mut row.output_token_ids, Some(tokens))
-            }
-            b"output_token_ids" => false,
-            other => {
-                scan.value()?;
-                unknown.push((other, key_at));
-                false
-            }
-        };
-        if again { Err(bad_at(line, key_at, "duplicate_key", "each key once")) } else { Ok(()) }
-    };
     if scan.peek() != Some(b'{') {
         return Err(scan.bad("json", "a JSON object"));
     }
-    walk::object(&mut scan, "a JSON object", &mut key)?;
+    walk::object(&mut scan, "a JSON object", &mut |scan, key, key_at| {
+        let again = field(&mut fields, scan, key, key_at)?;
+        if again { Err(bad_at(line, key_at, "duplicate_key", "each key once")) } else { Ok(()) }
+    })?;
     scan.end()?;
-    let missing = |name: &str| bad_at(line, scan.at(), "missing_key", format!("the key `{name}`"));
+    finished(fields, scan.at())
+}
+
+/// Reads the value of one key; whether the key was there before.
+fn field<'a>(
+    fields: &mut Fields<'a, '_>,
+    scan: &mut Scan<'a>,
+    key: &'a [u8],
+    key_at: usize,
+) -> std::result::Result<bool, Bad> {
+    let (line, at, row) = (fields.line, scan.at(), &mut fields.row);
+    Ok(match key {
+        b"timestamp" | b"created_time" => {
+            let token = if walk::null(scan)? { None } else { Some((number(scan)?, at)) };
+            token.is_some_and(|token| row.time.replace(token).is_some())
+        }
+        b"input_length" | b"input_tokens" => fields.input.replace(walk::tokens(scan, "`input_length`")?).is_some(),
+        b"output_length" | b"output_tokens" => fields.output.replace(walk::tokens(scan, "`output_length`")?).is_some(),
+        b"hash_ids" => {
+            if !walk::null(scan)? {
+                scan.ids("`hash_ids`", "a block id", fields.most, fields.ids)?;
+                row.ids_at = Some(at);
+            }
+            std::mem::replace(&mut fields.hashes, true)
+        }
+        b"session_id" => put(&mut row.session, walk::maybe_id(scan, line, "`session_id`")?),
+        b"request_id" => put(&mut row.key, walk::maybe_id(scan, line, "`request_id`")?),
+        b"request_kind" => put(&mut row.kind, walk::maybe_text(scan, line, "`request_kind`")?),
+        b"delay" | b"delay_ms" => put(&mut row.delay_ns, pause(scan, "`delay`")?),
+        b"tool_wait_ms" => put(&mut fields.tool_ns, pause(scan, "`tool_wait_ms`")?),
+        b"block_size" => {
+            let size = walk::maybe_tokens(scan, "`block_size`")?;
+            if size == Some(0) {
+                return Err(bad_at(line, at, "out_of_range", "`block_size` of at least 1"));
+            }
+            put(&mut row.block_tokens, size)
+        }
+        b"wait_for" => {
+            walk::list(scan, "`wait_for`", &mut |scan| {
+                if row.wait_for.len() == AWAITED {
+                    return Err(scan.bad("too_many", format!("at most {AWAITED} requests to wait for")));
+                }
+                row.wait_for.push(walk::text(scan, line, "a request id")?);
+                Ok(())
+            })?;
+            false
+        }
+        b"output_token_ids" if !walk::null(scan)? => {
+            let mut tokens = Vec::new();
+            walk::token_ids(scan, "`output_token_ids`", &mut tokens)?;
+            put(&mut row.output_token_ids, Some(tokens))
+        }
+        b"output_token_ids" => false,
+        other => {
+            scan.value()?;
+            fields.unknown.push((other, key_at));
+            false
+        }
+    })
+}
+
+/// The row, if the line gave all that a row needs; `end` is where the line ends.
+fn finished<'a>(fields: Fields<'a, '_>, end: usize) -> std::result::Result<Row<'a>, Bad> {
+    let Fields { line, unknown, mut row, input, output, hashes, tool_ns, .. } = fields;
+    let missing = |name: &str| bad_at(line, end, "missing_key", format!("the key `{name}`"));
     if row.time.is_none() && row.delay_ns.is_none() && tool_ns.is_none() && row.wait_for.is_empty() {
         return Err(missing("timestamp"));
     }
     let texts = unknown.iter().any(|(key, _)| matches!(*key, b"text_input" | b"messages"));
     row.input = input.ok_or_else(|| {
         let why = if texts { ", since text must be tokenised first" } else { "" };
-        bad_at(line, scan.at(), "missing_key", format!("the key `input_length`{why}"))
+        bad_at(line, end, "missing_key", format!("the key `input_length`{why}"))
     })?;
     row.output = output.ok_or_else(|| missing("output_length"))?;
-    row.ids_at = hashes.ok_or_else(|| missing("hash_ids"))?;
+    if !hashes {
+        return Err(missing("hash_ids"));
+    }
     row.delay_ns = match (row.delay_ns, tool_ns) {
         (None, None) => None,
         (delay, tools) => Some(delay.unwrap_or(0).saturating_add(tools.unwrap_or(0))),

@@ -139,12 +139,7 @@ fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
                 let named = segments(&row, &pieces, &lengths, line, sink);
                 let segments: Vec<Segment<'_>> = named
                     .iter()
-                    .map(|(id, kind, tokens)| Segment {
-                        segment_id: id.as_deref(),
-                        kind,
-                        tokens: *tokens,
-                        born_turn: None,
-                    })
+                    .map(|(id, kind, tokens)| Segment { id: id.as_deref(), kind, tokens: *tokens, born_turn: None })
                     .collect();
                 requests.push(&request, &segments, sink)?;
                 Ok(Outcome::Row)

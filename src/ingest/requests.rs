@@ -47,7 +47,7 @@ pub(super) struct Request<'a> {
 /// A piece of a request's context.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Segment<'a> {
-    pub(super) segment_id: Option<&'a str>,
+    pub(super) id: Option<&'a str>,
     pub(super) kind: &'a str,
     pub(super) tokens: u32,
     pub(super) born_turn: Option<u32>,
@@ -165,9 +165,9 @@ impl Requests {
     pub(super) fn flush(&mut self, sink: &mut Sink<'_>) -> Result<()> {
         let rows = self.prompt.values_slice().len();
         let source_ids = UInt32Array::from_value(sink.source_id(), rows);
-        let [source_key, session_id, tenant, model, kind] = self.texts.each_mut().map(|text| text.finish());
-        let [arrival, delay, ttft, tpot, e2e] = self.times.each_mut().map(|time| time.finish());
-        let [prompt_ids, output_ids] = self.token_ids.each_mut().map(|ids| ids.finish());
+        let [source_key, session_id, tenant, model, kind] = self.texts.each_mut().map(StringBuilder::finish);
+        let [arrival, delay, ttft, tpot, e2e] = self.times.each_mut().map(Int64Builder::finish);
+        let [prompt_ids, output_ids] = self.token_ids.each_mut().map(ListBuilder::finish);
         let columns: Vec<ArrayRef> = vec![
             Arc::new(self.ids.finish()),
             Arc::new(source_ids),
@@ -203,7 +203,7 @@ impl Segments {
         for (position, segment) in (0..).zip(segments) {
             self.request.append_value(request);
             self.position.append_value(position);
-            self.id.append_option(segment.segment_id);
+            self.id.append_option(segment.id);
             self.kind.append_value(segment.kind);
             self.tokens.append_value(segment.tokens);
             self.born.append_option(segment.born_turn);

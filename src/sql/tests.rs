@@ -343,3 +343,20 @@ fn parameters_are_exact_and_never_ignored() {
     let error = query(&session, "SELECT 1 AS n", &given("b")).unwrap_err();
     assert_eq!(error.to_string(), "the statement has no parameter `$b`");
 }
+
+#[test]
+fn requests_with_the_same_content_are_grouped() {
+    let (_folder, session) = fixture();
+    let found = one(&run_named(&session, "duplicates", &[]).unwrap());
+    let column = |name: &str| -> Vec<String> {
+        (0..found.num_rows())
+            .map(|row| array_value_to_string(found.column_by_name(name).unwrap(), row).unwrap())
+            .collect()
+    };
+    // The fixture's first and third request are equal, and its second has another last block.
+    assert_eq!(
+        (column("duplicate_group"), column("request_id")),
+        (vec!["1".to_owned(); 2], vec!["0".to_owned(), "2".to_owned()])
+    );
+    assert_eq!((column("copies"), column("copy")), (vec!["2".to_owned(); 2], vec!["1".to_owned(), "2".to_owned()]));
+}

@@ -5,10 +5,6 @@ use engine::schema::canonical;
 use super::super::Options;
 use super::super::tests::{Bench, check_law, column, quarantine, read as stored, sample, text};
 
-fn one(name: &str) -> Option<String> {
-    Some(name.to_owned())
-}
-
 #[test]
 fn the_documented_records_are_read() {
     let bench = Bench::new();
@@ -20,10 +16,10 @@ fn the_documented_records_are_read() {
     assert_eq!(column::<Int64Type>(&requests, "arrival_ns"), [1_759_813_207_532_900_363, 1_759_879_161_119_147_826]);
     assert_eq!(column::<UInt32Type>(&requests, "prompt_tokens"), [550, 550]);
     assert_eq!(column::<UInt32Type>(&requests, "output_tokens"), [9, 0]);
-    assert_eq!(text(&requests, "status"), [one("ok"), one("error")]);
-    assert_eq!(text(&requests, "source_key")[0], one("7609a2e7-aa53-4ab1-98f4-f35ecafefd25"));
-    assert_eq!(text(&requests, "session_id")[0], one("77aa5b0e-b305-423f-88d5-c00da1892599"));
-    assert_eq!(text(&requests, "kind"), [one("profiling"), one("profiling")]);
+    assert_eq!(text(&requests, "status"), [Some("ok".to_owned()), Some("error".to_owned())]);
+    assert_eq!(text(&requests, "source_key")[0], Some("7609a2e7-aa53-4ab1-98f4-f35ecafefd25".to_owned()));
+    assert_eq!(text(&requests, "session_id")[0], Some("77aa5b0e-b305-423f-88d5-c00da1892599".to_owned()));
+    assert_eq!(text(&requests, "kind"), [Some("profiling".to_owned()), Some("profiling".to_owned())]);
     let time =
         |name: &str| requests[0].column_by_name(name).unwrap().as_primitive::<Int64Type>().iter().collect::<Vec<_>>();
     let first = |name: &str| time(name)[0].unwrap();
@@ -36,7 +32,10 @@ fn the_documented_records_are_read() {
     assert!((sum - first("measured_e2e_ns")).abs() <= 8, "{sum}");
     let codes: Vec<(&str, u64)> = summaries[0].log.iter().map(|entry| (entry.code, entry.count)).collect();
     assert_eq!(codes, [("repeated_key", 1), ("unknown_metric", 1), ("unknown_metric", 1), ("time_rounded", 1)]);
-    assert_eq!(text(&stored(&bench, &canonical::SOURCES), "clock"), [one("epoch"), one("epoch")]);
+    assert_eq!(
+        text(&stored(&bench, &canonical::SOURCES), "clock"),
+        [Some("epoch".to_owned()), Some("epoch".to_owned())]
+    );
 }
 
 const LINE: &str = r#"{"metadata": {"x_request_id": "r", "conversation_id": "c", "turn_index": 3, "request_start_ns": 5, "was_cancelled": false}, "metrics": {"input_sequence_length": {"value": 7, "unit": "tokens"}, "output_sequence_length": {"unit": "tokens", "value": 2}, "time_to_first_token": {"value": 1.5, "unit": "sec"}, "request_latency": {"value": 2500, "unit": "us"}}, "error": null}"#;
@@ -51,7 +50,7 @@ fn each_metric_is_read_in_its_unit() {
     assert_eq!(column::<Int64Type>(&requests, "measured_ttft_ns"), [1_500_000_000; 2]);
     assert_eq!(column::<Int64Type>(&requests, "measured_e2e_ns"), [2_500_000; 2]);
     assert_eq!(column::<UInt32Type>(&requests, "turn"), [3, 3]);
-    assert_eq!(text(&requests, "status"), [one("ok"), one("cancelled")]);
+    assert_eq!(text(&requests, "status"), [Some("ok".to_owned()), Some("cancelled".to_owned())]);
 }
 
 #[test]

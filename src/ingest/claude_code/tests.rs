@@ -6,10 +6,6 @@ use engine::schema::canonical;
 use super::super::Options;
 use super::super::tests::{Bench, check_law, column, quarantine, read as stored, text};
 
-fn one(name: &str) -> Option<String> {
-    Some(name.to_owned())
-}
-
 /// A line written for the test.
 fn line(request: &str, second: u32, usage: [u32; 4], more: &str) -> String {
     let [input, created, read, output] = usage;
@@ -39,13 +35,13 @@ fn one_row_per_request_and_the_largest_count_wins() {
     assert_eq!((summaries[0].format, summaries[0].rows_in, summaries[0].rows_out), ("claude_code", 3, 3));
     check_law(&bench);
     let requests = stored(&bench, &canonical::REQUESTS);
-    assert_eq!(text(&requests, "source_key"), [one("r1"), one("r2"), one("r4")]);
-    assert_eq!(text(&requests, "session_id"), [one("s1"), one("s1"), one("s1/a7")]);
+    assert_eq!(text(&requests, "source_key"), [Some("r1".to_owned()), Some("r2".to_owned()), Some("r4".to_owned())]);
+    assert_eq!(text(&requests, "session_id"), [Some("s1".to_owned()), Some("s1".to_owned()), Some("s1/a7".to_owned())]);
     assert_eq!(column::<UInt32Type>(&requests, "prompt_tokens"), [49_214, 49_001, 10]);
     assert_eq!(column::<UInt32Type>(&requests, "output_tokens"), [96, 7, 2]);
     assert_eq!(column::<UInt32Type>(&requests, "measured_hit_tokens"), [48_000, 49_000, 0]);
     assert_eq!(column::<UInt32Type>(&requests, "turn"), [0, 1, 0]);
-    assert_eq!(text(&requests, "kind"), [None, None, one("sidechain")]);
+    assert_eq!(text(&requests, "kind"), [None, None, Some("sidechain".to_owned())]);
     // 2026-03-02 09:14:01 UTC is 1,772,442,841 s after the epoch (date -u -d @1772442841).
     assert_eq!(column::<Int64Type>(&requests, "arrival_ns")[0], 1_772_442_841_120_000_000);
     let codes: Vec<(&str, u64)> = summaries[0].log.iter().map(|entry| (entry.code, entry.count)).collect();

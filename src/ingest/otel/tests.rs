@@ -5,10 +5,6 @@ use engine::schema::canonical;
 use super::super::Options;
 use super::super::tests::{Bench, check_law, column, quarantine, read as stored, text};
 
-fn one(name: &str) -> Option<String> {
-    Some(name.to_owned())
-}
-
 /// A span written for the test, with these attributes.
 fn span(id: &str, attributes: &[(&str, &str)]) -> String {
     let attributes: Vec<String> =
@@ -74,10 +70,10 @@ fn names_of_attributes_may_differ() {
     assert_eq!((summaries[0].format, summaries[0].rows_in, summaries[0].rows_out), ("otel", 2, 2));
     check_law(&bench);
     let requests = stored(&bench, &canonical::REQUESTS);
-    assert_eq!(text(&requests, "source_key"), [one("t/v"), one("t/c")]);
-    assert_eq!(text(&requests, "model"), [one("llama"), one("asked")]);
-    assert_eq!(text(&requests, "session_id"), [None, one("conv")]);
-    assert_eq!(text(&requests, "status"), [one("ok"), one("no_output")]);
+    assert_eq!(text(&requests, "source_key"), [Some("t/v".to_owned()), Some("t/c".to_owned())]);
+    assert_eq!(text(&requests, "model"), [Some("llama".to_owned()), Some("asked".to_owned())]);
+    assert_eq!(text(&requests, "session_id"), [None, Some("conv".to_owned())]);
+    assert_eq!(text(&requests, "status"), [Some("ok".to_owned()), Some("no_output".to_owned())]);
     assert_eq!(column::<UInt32Type>(&requests, "prompt_tokens"), [128, u32::MAX]);
     assert_eq!(column::<Int64Type>(&requests, "arrival_ns"), [1_544_712_660_000_000_001; 2]);
     assert_eq!(column::<Int64Type>(&requests, "measured_e2e_ns"), [49_000_000, 1_000_000_000]);
@@ -126,5 +122,5 @@ fn an_error_is_kept_with_its_status() {
     let bench = Bench::new();
     let path = bench.file("a", export(&[vllm().replace("\"status\": {}", "\"status\": {\"code\": 2}")]));
     bench.ingest(&[&path], &Options::standard()).unwrap();
-    assert_eq!(text(&stored(&bench, &canonical::REQUESTS), "status"), [one("error")]);
+    assert_eq!(text(&stored(&bench, &canonical::REQUESTS), "status"), [Some("error".to_owned())]);
 }

@@ -97,7 +97,7 @@ proptest! {
         for (pretty, key, number) in values {
             let value = serde_json::json!({ key: { "list": vec![number; number as usize], "n": number } });
             let one = if pretty { serde_json::to_string_pretty(&value).unwrap() } else { value.to_string() };
-            text += &format!("{one}\n");
+            text.extend([one.as_str(), "\n"]);
             expected.push(one.replace('\n', " "));
         }
         let found: Vec<String> = records(&text).into_iter().map(|(.., text)| text).collect();

@@ -17,7 +17,7 @@ pub(super) struct Piece {
 
 impl Piece {
     pub(super) fn segment(&self) -> Segment<'static> {
-        Segment { segment_id: None, kind: self.kind, tokens: self.tokens, born_turn: self.born_turn }
+        Segment { id: None, kind: self.kind, tokens: self.tokens, born_turn: self.born_turn }
     }
 }
 
