@@ -79,7 +79,7 @@ const AWKWARD: [&str; 34] = [
     "9999-12-31 23:59:59.999999999",
 ];
 
-/// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+/// ``SplitMix64`` (Steele, Lea and Flood, OOPSLA 2014).
 struct Generator(u64);
 
 impl Generator {
