@@ -50,6 +50,12 @@ pub(super) static FORMAT: Format = Format {
 const UNKNOWN_COLUMN: Event =
     Event { severity: Severity::DataLoss, code: "unknown_column", advice: Some("the column is not stored") };
 
+const NO_METER: Event = Event {
+    severity: Severity::Notice,
+    code: "meter_at_zero",
+    advice: Some("the run did not measure its cache; do not compare with it"),
+};
+
 /// Keys of a request's line.
 const REQUEST: [&str; 4] = ["queued_ts", "first_token_ts", "last_token_ts", "arrival_time"];
 
@@ -253,6 +259,8 @@ fn series(path: &str, lines: &mut Lines, sink: &mut Sink<'_>) -> Result<()> {
     let mut columns: Option<Vec<Option<usize>>> = None;
     let mut samples = Vec::new();
     let mut latest = i64::MIN;
+    // The most requests that ran, and the fullest cache.
+    let (mut running, mut used) = (0.0_f64, None);
     while let Some(line) = lines.next_line()? {
         let at = (Some(line.number), Some(line.offset));
         if line.is_blank() {
@@ -271,9 +279,19 @@ fn series(path: &str, lines: &mut Lines, sink: &mut Sink<'_>) -> Result<()> {
             Some(time) => latest = time,
             None => {}
         }
+        for (_, metric, value) in samples.iter().rev().take(SERIES.len()) {
+            match *metric {
+                "running_requests" => running = running.max(*value),
+                "kv_cache_used_ratio" => used = Some(value.max(used.unwrap_or(0.0))),
+                _ => {}
+            }
+        }
         if samples.len() >= SAMPLES {
             push_samples(sink, &mut samples)?;
         }
+    }
+    if running > 0.0 && used.is_some_and(|used| used <= 0.0) {
+        sink.log(NO_METER, "the cache is said to be empty throughout, while requests ran", None, None);
     }
     push_samples(sink, &mut samples)
 }

@@ -88,6 +88,18 @@ fn bad_cells_and_lines_are_set_aside_one_by_one() {
 }
 
 #[test]
+fn a_meter_that_never_moves_is_told() {
+    let bench = Bench::new();
+    // The two runs on an RTX PRO 6000 beside the one in `traces/` have 0.0 in every row, with up to 256 running requests.
+    for (name, row, expected) in [("a", "2.0,16,0.0", 1), ("b", "2.0,16,0.5", 0), ("c", "2.0,0,0.0", 0)] {
+        let path = bench.file(name, format!("t,running,kv_cache_pct\n1.0,0,0.0\n{row}\n3.0,0,0.0\n"));
+        let summaries = bench.ingest(&[&path], &Options::standard()).unwrap();
+        let told = summaries[0].log.iter().filter(|entry| entry.code == "meter_at_zero").count();
+        assert_eq!(told, expected, "{row}");
+    }
+}
+
+#[test]
 fn bad_requests_are_named() {
     let bench = Bench::new();
     let good = r#"{"request_id": "b", "input_toks": 2, "output_toks": 2, "arrival_time": 1.5, "queued_ts": 1, "scheduled_ts": 1, "first_token_ts": 2, "last_token_ts": 3}"#;
