@@ -332,6 +332,10 @@ impl Instance<'_> {
     /// As many decode steps as nothing changes the batch.
     fn decode_stretch(&mut self, next_arrival: Option<i64>) {
         let mut steps = self.decoding.until_event().unwrap_or(1).max(1);
+        if self.preempted {
+            // Whoever was preempted may fit again after this step, where several made room at once.
+            steps = 1;
+        }
         if !self.fits(steps) {
             let (mut fitting, mut beyond) = (0, steps);
             while beyond - fitting > 1 {

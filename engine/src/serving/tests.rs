@@ -423,3 +423,11 @@ fn a_second_request_with_the_same_prompt_hits_all_but_its_last_block() {
     assert_eq!(cold.served[1].hit_tokens, 0);
     assert_eq!(cold.served[1].ttft_ns, cold.served[0].ttft_ns);
 }
+
+/// Found by the comparison above: two requests were preempted in one step, and the first of them fitted again right after.
+#[test]
+fn a_preempted_request_is_tried_again_after_one_step() {
+    let rules = Rules { name: "toy", doc: "", step_tokens: 24, running_requests: 3, prefix_cache: true };
+    let workload = toy_workload(&[(0, 120, 39, 1), (582, 86, 41, 2), (0, 32, 27, 0), (0, 103, 12, 0)]);
+    compare(&toy_plan(&[Keep::ALL, Keep::ALL], 512), &workload, &rules).unwrap();
+}
