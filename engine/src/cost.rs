@@ -333,10 +333,12 @@ fn ffn_side(
     let layer = cost.race(micro * slowest, chained);
     let rest = part.layers * (layer - micro * attention).max(0.0);
     // The exposed rest belongs to what paces it; in a chain the FFN and its two hops share it by their times.
-    let linked = match () {
-        () if layer > micro * slowest => 2.0 * hop / (ffn + 2.0 * hop),
-        () if hop >= ffn => 1.0,
-        () => 0.0,
+    let linked = if layer > micro * slowest {
+        2.0 * hop / (ffn + 2.0 * hop)
+    } else if hop >= ffn {
+        1.0
+    } else {
+        0.0
     };
     cost.link += rest * linked;
     if arithmetic > memory {

@@ -8,6 +8,7 @@ use arrow::array::{
 use arrow::datatypes::{Float64Type, UInt32Type};
 
 use super::metrics::{self, DEFINITIONS, Figure};
+use super::usage::Bucket;
 use super::{Found, Mode, Scenario, Source, demand, usage};
 use crate::error::Result;
 use crate::machine::parameters;
@@ -52,6 +53,13 @@ pub fn tables(run: &Run<'_>) -> Result<Vec<(&'static Table, Vec<RecordBatch>)>> 
     let each = |of: fn(u32, &Scenario, &Found, &Source) -> Result<RecordBatch>| -> Result<Vec<RecordBatch>> {
         done.iter().map(|(at, scenario, found)| of(*at, scenario, found, &run.sources[scenario.workload])).collect()
     };
+    let used: Vec<_> =
+        done.iter().map(|(_, _, found)| usage::buckets(&found.outcome.stretches, width(found))).collect();
+    let usage = || done.iter().zip(&used);
+    let tier_rows: Result<_> =
+        usage().map(|((at, scenario, found), buckets)| tier_usage(*at, scenario, found, buckets)).collect();
+    let link_rows: Result<_> =
+        usage().map(|((at, scenario, found), buckets)| link_usage(*at, scenario, found, buckets)).collect();
     Ok(vec![
         (&SCENARIOS, vec![scenarios(run)?]),
         (&DEMAND, demands(run, &done)?),
@@ -59,8 +67,8 @@ pub fn tables(run: &Run<'_>) -> Result<Vec<(&'static Table, Vec<RecordBatch>)>> 
         (&STEP_COSTS, each(|at, _, found, _| step_costs(at, found))?),
         (&REQUEST_COSTS, each(request_costs)?),
         (&QUANTILES, each(|at, _, found, _| quantiles(at, found))?),
-        (&TIER_USAGE, each(|at, scenario, found, _| tier_usage(at, scenario, found))?),
-        (&LINK_USAGE, each(|at, scenario, found, _| link_usage(at, scenario, found))?),
+        (&TIER_USAGE, tier_rows?),
+        (&LINK_USAGE, link_rows?),
         (&METRICS, vec![figures(run, &done)?]),
         (&METRIC_DEFS, vec![definitions()?]),
         (&MODELS, vec![models(&done)?]),
@@ -275,12 +283,11 @@ fn width(found: &Found) -> i64 {
     (found.duration_ns as u64).div_ceil(usage::BUCKETS as u64).max(1) as i64
 }
 
-fn tier_usage(at: u32, scenario: &Scenario, found: &Found) -> Result<RecordBatch> {
+fn tier_usage(at: u32, scenario: &Scenario, found: &Found, buckets: &[Bucket]) -> Result<RecordBatch> {
     let width = width(found);
     let instances = u64::from(scenario.parallel.instances);
     let peak = scenario.machine.accelerator.memory_bytes_per_s.value / 1e9 * f64::from(scenario.accelerators());
     let mut rows: Vec<Vec<Cell>> = Vec::new();
-    let buckets = usage::buckets(&found.outcome.stretches, width);
     let mut put = |tier: &str, number: usize, held: Option<[u64; 3]>, moved: (f64, f64), peak: f64| {
         rows.push(vec![
             at.into(),
@@ -310,12 +317,11 @@ fn tier_usage(at: u32, scenario: &Scenario, found: &Found) -> Result<RecordBatch
     batch_of_rows(&TIER_USAGE, &rows)
 }
 
-fn link_usage(at: u32, scenario: &Scenario, found: &Found) -> Result<RecordBatch> {
+fn link_usage(at: u32, scenario: &Scenario, found: &Found, buckets: &[Bucket]) -> Result<RecordBatch> {
     let width = width(found);
     let accelerators = f64::from(scenario.accelerators());
     let scale_up = scenario.machine.accelerator.scale_up_bytes_per_s.value / 1e9 * accelerators;
     let hop = found.plan.ffn_pool.as_ref().map(|pool| 2.0 * pool.link_bytes_per_ns * accelerators);
-    let buckets = usage::buckets(&found.outcome.stretches, width);
     let mut rows: Vec<Vec<Cell>> = Vec::new();
     let mut put = |link: &str, number: usize, bytes: f64, peak: f64| {
         rows.push(vec![
