@@ -23,6 +23,8 @@ mod claude_code;
 mod csv;
 mod dynamo;
 mod examine;
+mod gpu;
+mod hashed;
 mod json;
 mod llmservingsim;
 mod llmservingsim_result;
@@ -41,6 +43,7 @@ mod rows;
 mod servegen;
 mod sink;
 mod source;
+mod sparse;
 mod splitwise;
 mod tair;
 mod time;
@@ -65,7 +68,7 @@ use engine::schema::{Cell, Table, batch_of_rows, canonical};
 use crate::store::{SourceEntry, Store, Transaction};
 pub use examine::{Examination, examine};
 pub use sink::{LogEntry, Severity, Sink};
-pub use source::{Body, Input};
+pub use source::{Body, Input, LocalFile};
 pub use time::TimeUnit;
 
 /// One foreign trace format.
@@ -116,6 +119,8 @@ pub struct Head<'a> {
     pub bytes: &'a [u8],
     /// Whether the path is a directory.
     pub directory: bool,
+    /// What kind of binary file it is, if it is not text.
+    pub binary: Option<&'static str>,
 }
 
 /// What a sniffer says.
@@ -236,7 +241,7 @@ pub struct Summary {
     pub path: String,
     /// The adapter that read it.
     pub format: &'static str,
-    /// none, gzip or zstd.
+    /// none, gzip, zstd or xz.
     pub compression: &'static str,
     /// SHA-256 of its bytes, in hex.
     pub sha256: String,
@@ -250,6 +255,8 @@ pub struct Summary {
     pub rows_rejected: u64,
     /// Rows by table, in the order of the schema.
     pub tables: Vec<(&'static str, u64)>,
+    /// As they are in `sources`.
+    pub settings: Settings,
     /// Its first request; its requests are numbered from here without a gap.
     pub first_request_id: u64,
     /// What was skipped, guessed or repaired.
@@ -261,7 +268,7 @@ pub struct Summary {
 pub struct Inspection {
     /// The path as given.
     pub path: String,
-    /// none, gzip or zstd.
+    /// none, gzip, zstd or xz.
     pub compression: &'static str,
     /// Size on disk, where it is known.
     pub file_bytes: Option<u64>,
@@ -288,6 +295,9 @@ pub fn inspect(path: &str) -> Result<Inspection> {
     let source = source::open(path, &source::LIMITS)?;
     let verdicts = verdicts(&source.head());
     let format = only_yes(&verdicts).map(|format| format.name);
+    if format.is_none() {
+        refuse_binary(&source.head())?;
+    }
     let verdicts = verdicts.into_iter().map(|(format, sniff)| (format.name, sniff)).collect();
     Ok(Inspection {
         path: path.to_owned(),
@@ -505,6 +515,7 @@ fn summarise(job: &Job, first_request_id: u64, outcome: Outcome, to: &mut Transa
         rows_out: counts.rows_out,
         rows_rejected: counts.rows_rejected,
         tables: counts.tables,
+        settings,
         first_request_id,
         log: counts.log,
     })
@@ -532,12 +543,17 @@ fn with_store_ids(batch: RecordBatch, base: u64) -> Result<RecordBatch> {
 /// The format to read with.
 fn choose(head: &Head<'_>, options: &Options) -> Result<&'static Format> {
     if let Some(name) = &options.format {
-        return format(name);
+        let format = format(name)?;
+        if (format.sniff)(head) != Sniff::Yes {
+            refuse_binary(head)?;
+        }
+        return Ok(format);
     }
     let verdicts = verdicts(head);
     if let Some(format) = only_yes(&verdicts) {
         return Ok(format);
     }
+    refuse_binary(head)?;
     let several: Vec<&str> =
         verdicts.iter().filter(|(_, sniff)| *sniff == Sniff::Yes).map(|(format, _)| format.name).collect();
     if !several.is_empty() {
@@ -553,6 +569,15 @@ fn choose(head: &Head<'_>, options: &Options) -> Result<&'static Format> {
         }
     }
     Err(Error::data(message).hint("`kvtoll list formats` describes them"))
+}
+
+/// Refuses a binary file that no adapter asked for.
+fn refuse_binary(head: &Head<'_>) -> Result<()> {
+    match head.binary {
+        Some(what) => Err(Error::data(format!("expected a trace as text in `{}`, found {what}", head.path))
+            .hint("`kvtoll list formats` describes what can be read")),
+        None => Ok(()),
+    }
 }
 
 fn verdicts(head: &Head<'_>) -> Vec<(&'static Format, Sniff)> {

@@ -5,6 +5,7 @@
 //! end; list children are named `element` and are not null.
 
 pub mod canonical;
+pub mod captured;
 pub mod result;
 
 use std::sync::Arc;
@@ -155,6 +156,12 @@ pub static ALL: &[&Table] = &[
     &canonical::KV_STATS,
     &canonical::QUERIES,
     &canonical::KV_VECTORS,
+    &captured::KERNELS,
+    &captured::COUNTERS,
+    &captured::ANNOTATIONS,
+    &captured::ACCESSES,
+    &captured::BLOCK_EVENTS,
+    &captured::OP_TIMINGS,
     &result::SCENARIOS,
     &result::DEMAND,
     &result::ATTENTION_ERROR,

@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use engine::error::Result;
 
 use super::{Exit, talk};
-use crate::ingest::{OnBadRow, Options, Severity, Summary, ingest};
+use crate::ingest::{OnBadRow, Options, Settings, Severity, Summary, TimeUnit, ingest};
 use crate::store::Store;
 
 /// Arguments of `kvtoll ingest`.
@@ -29,6 +29,12 @@ pub struct Reading {
     /// The format of the files; sniffed if not given
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<String>,
+    /// Unit of the files' instants, if what the format or the data say is wrong
+    #[arg(long, value_name = "UNIT")]
+    pub time_unit: Option<Unit>,
+    /// Tokens per block of the files, if what the format or the data say is wrong
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub block_tokens: Option<u32>,
     /// What to do with a row that cannot be read
     #[arg(long, value_name = "WHAT", default_value = "fail")]
     pub on_bad_row: BadRow,
@@ -41,6 +47,30 @@ pub struct Reading {
     /// How many bad rows a failure lists
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = at_least_one)]
     pub max_errors: usize,
+}
+
+/// A unit of time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Unit {
+    /// Nanoseconds
+    Ns,
+    /// Microseconds
+    Us,
+    /// Milliseconds
+    Ms,
+    /// Seconds
+    S,
+}
+
+impl From<Unit> for TimeUnit {
+    fn from(unit: Unit) -> Self {
+        match unit {
+            Unit::Ns => Self::Ns,
+            Unit::Us => Self::Us,
+            Unit::Ms => Self::Ms,
+            Unit::S => Self::S,
+        }
+    }
 }
 
 /// What to do with a bad row.
@@ -63,8 +93,9 @@ impl Reading {
             on_bad_row,
             again: self.again,
             max_errors: self.max_errors,
+            time_unit: self.time_unit.map(Into::into),
+            block_tokens: self.block_tokens,
             anonymize: self.anonymize.clone(),
-            ..Options::standard()
         }
     }
 }
@@ -99,9 +130,40 @@ pub(crate) fn describe(summary: &Summary) {
         "{}: {}, {} of {} rows kept{rejected} (source {})",
         summary.path, summary.format, summary.rows_out, summary.rows_in, summary.source_id
     ));
+    if let Some(settings) = in_words(&summary.settings) {
+        talk::note(&format!("  {settings}"));
+    }
     for entry in summary.log.iter().filter(|entry| entry.severity != Severity::Info) {
         talk::note(&format!("  {}: {} ({} times)", entry.severity.name(), entry.message, entry.count));
     }
+}
+
+/// How a file was read, where there was something to choose.
+fn in_words(settings: &Settings) -> Option<String> {
+    let mut parts = Vec::new();
+    if let Some(unit) = settings.time_unit {
+        let clock = settings.clock.map_or_else(String::new, |clock| format!(", clock `{clock}`"));
+        parts.push(format!("instants in {unit}{clock}"));
+    }
+    if let Some(tokens) = settings.block_tokens {
+        let rounding = match settings.rounding {
+            Some("floor") => ", a partial last one not counted",
+            Some(_) => ", a partial last one counted",
+            None => "",
+        };
+        parts.push(format!("blocks of {tokens} tokens{rounding}"));
+    }
+    if let Some(scope) = settings.hash_scope {
+        let kind = settings.id_kind.map_or_else(String::new, |kind| format!("{kind} "));
+        let reach = if scope == "global" { "in all files" } else { "within this file only" };
+        parts.push(format!("{kind}ids that mean the same {reach}"));
+    }
+    let by = match settings.origin.name() {
+        "format" => "as the format says",
+        "detected" => "as the first rows show",
+        _ => "as the flags say",
+    };
+    (!parts.is_empty()).then(|| format!("{} ({by})", parts.join("; ")))
 }
 
 fn at_least_one(text: &str) -> std::result::Result<usize, String> {

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use engine::error::{Error, Result};
 
+use super::ingest::Unit;
 use super::{Exit, say};
 use crate::ingest::{Examination, Options, Sniff, examine, format};
 
@@ -15,6 +16,12 @@ pub struct Args {
     /// Read it in this format; sniffed if not given
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<String>,
+    /// Unit of the file's instants, if what the format or the data say is wrong
+    #[arg(long, value_name = "UNIT")]
+    pub time_unit: Option<Unit>,
+    /// Tokens per block of the file, if what the format or the data say is wrong
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub block_tokens: Option<u32>,
     /// How many bad rows are shown
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub max_errors: usize,
@@ -25,7 +32,13 @@ pub fn run(args: &Args) -> Result<Exit> {
     if let Some(name) = &args.format {
         format(name)?;
     }
-    let options = Options { format: args.format.clone(), max_errors: args.max_errors, ..Options::standard() };
+    let options = Options {
+        format: args.format.clone(),
+        max_errors: args.max_errors,
+        time_unit: args.time_unit.map(Into::into),
+        block_tokens: args.block_tokens,
+        ..Options::standard()
+    };
     let found = examine(&args.file, &options)?;
     say(&describe(&found, args.format.is_some())?)?;
     match found.rows_rejected {

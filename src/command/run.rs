@@ -6,7 +6,7 @@ use engine::error::Result;
 
 use super::replay::{Wanted, carry_out, quoted};
 use super::{Exit, ingest, print, report, talk};
-use crate::ingest::known_source;
+use crate::ingest::{TimeUnit, known_source};
 use crate::output::Format;
 use crate::sql;
 use crate::store::Store;
@@ -78,6 +78,12 @@ fn again(args: &Args) -> String {
     }
     if args.reading.on_bad_row == ingest::BadRow::Quarantine {
         words.push("--on-bad-row quarantine".to_owned());
+    }
+    if let Some(unit) = args.reading.time_unit {
+        words.push(format!("--time-unit {}", TimeUnit::from(unit).name()));
+    }
+    if let Some(tokens) = args.reading.block_tokens {
+        words.push(format!("--block-tokens {tokens}"));
     }
     words.push("--into STORE --output report.html".to_owned());
     words.extend(args.wanted.words());

@@ -32,7 +32,7 @@ use polars::prelude::{CsvReadOptions, DataFrame, DataType, Field, Schema, SerRea
 use super::json::{bad_at, named};
 use super::problem::{Bad, Problem, quoted};
 use super::sink::{Event, Severity, Sink};
-use super::source::{Body, Input, Lines, Place};
+use super::source::{Input, Lines, Place};
 use super::time::{DateForm, Dates, TimeUnit, decimal_ns};
 use super::{Head, Origin, Settings, Sniff};
 
@@ -202,9 +202,7 @@ struct Layout {
 /// # Errors
 /// A header without a column, or with one twice; flags that the format has no use for; a stream that is damaged.
 pub(super) fn read(csv: &Csv, input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
-    let Body::Lines(lines) = &mut input.body else {
-        return Err(Error::data(format!("expected a CSV file, found the directory `{}`", input.path)));
-    };
+    let lines = super::rows::lines(input.path, &mut input.body)?;
     let layout = layout(csv, input.path, lines, sink)?;
     let casts = |cast: Cast| layout.form.iter().any(|column| column.cast == cast);
     let (dated, timed) = (casts(Cast::Date), casts(Cast::Time));

@@ -16,7 +16,7 @@ pub struct Examination {
     pub format: &'static str,
     /// What each format says about its first bytes, in the order of [`super::ALL`].
     pub verdicts: Vec<(&'static str, Sniff)>,
-    /// none, gzip or zstd.
+    /// none, gzip, zstd or xz.
     pub compression: &'static str,
     /// SHA-256 of its bytes, in hex.
     pub sha256: String,

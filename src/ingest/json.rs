@@ -42,6 +42,13 @@ impl<'a> Scan<'a> {
         if self.take(byte) { Ok(()) } else { Err(self.bad("json", expected)) }
     }
 
+    /// Takes these bytes if they are next, none of them otherwise.
+    pub(super) fn literal(&mut self, bytes: &[u8]) -> Option<()> {
+        let taken = self.line.get(self.at..)?.starts_with(bytes);
+        self.at += if taken { bytes.len() } else { 0 };
+        taken.then_some(())
+    }
+
     /// Takes what must be the end of the line.
     pub(super) fn end(&mut self) -> Result<(), Bad> {
         if self.peek().is_none() { Ok(()) } else { Err(self.bad("json", "the end of the line")) }
@@ -138,16 +145,24 @@ impl<'a> Scan<'a> {
             if let Some(word) = self.word()
                 && let (value, count @ 1..8) = digits(word)
                 && (count == 1 || word as u8 != b'0')
-                && let after = (word >> (8 * count)) as u8
-                && matches!(after, b',' | b']')
             {
-                ids.push(value);
-                self.at += count as usize + 1;
-                if after == b']' {
+                // One branch for each layout: where the next number starts must not wait for the byte that is compared.
+                let after = (word >> (8 * count)) as u16;
+                if after == u16::from_le_bytes(*b", ") {
+                    ids.push(value);
+                    self.at += count as usize + 2;
+                    continue;
+                }
+                if after as u8 == b',' {
+                    ids.push(value);
+                    self.at += count as usize + 1;
+                    continue;
+                }
+                if after as u8 == b']' {
+                    ids.push(value);
+                    self.at += count as usize + 1;
                     return Ok(());
                 }
-                self.at += usize::from(self.line.get(self.at) == Some(&b' '));
-                continue;
             }
             ids.push(self.whole(what)?);
             if !self.take(b',') {

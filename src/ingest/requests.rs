@@ -10,6 +10,7 @@ use engine::schema::canonical::{CONTEXT_SEGMENTS, REQUESTS};
 use engine::schema::{list_u32, list_u64};
 
 use super::sink::Sink;
+use super::sparse::Sparse;
 
 /// The most rows of a batch.
 const ROWS: usize = 64 << 10;
@@ -57,17 +58,17 @@ pub(super) struct Segment<'a> {
 pub(super) struct Requests {
     next: u64,
     ids: UInt64Builder,
-    texts: [StringBuilder; 5],
+    texts: [Sparse<StringBuilder>; 5],
     status: StringBuilder,
-    turn: UInt32Builder,
-    parent: UInt64Builder,
-    times: [Int64Builder; 5],
+    turn: Sparse<UInt32Builder>,
+    parent: Sparse<UInt64Builder>,
+    times: [Sparse<Int64Builder>; 5],
     prompt: UInt32Builder,
     output: UInt32Builder,
-    block_tokens: UInt32Builder,
-    hit: UInt32Builder,
-    hashes: ListBuilder<UInt64Builder>,
-    token_ids: [ListBuilder<UInt32Builder>; 2],
+    block_tokens: Sparse<UInt32Builder>,
+    hit: Sparse<UInt32Builder>,
+    hashes: Sparse<ListBuilder<UInt64Builder>>,
+    token_ids: [Sparse<ListBuilder<UInt32Builder>>; 2],
     entries: usize,
     segments: Segments,
 }
@@ -87,17 +88,17 @@ impl Requests {
         Self {
             next: 0,
             ids: UInt64Builder::new(),
-            texts: std::array::from_fn(|_| StringBuilder::new()),
+            texts: std::array::from_fn(|_| Sparse::new(StringBuilder::new())),
             status: StringBuilder::new(),
-            turn: UInt32Builder::new(),
-            parent: UInt64Builder::new(),
-            times: std::array::from_fn(|_| Int64Builder::new()),
+            turn: Sparse::new(UInt32Builder::new()),
+            parent: Sparse::new(UInt64Builder::new()),
+            times: std::array::from_fn(|_| Sparse::new(Int64Builder::new())),
             prompt: UInt32Builder::new(),
             output: UInt32Builder::new(),
-            block_tokens: UInt32Builder::new(),
-            hit: UInt32Builder::new(),
-            hashes: list_u64(),
-            token_ids: [list_u32(), list_u32()],
+            block_tokens: Sparse::new(UInt32Builder::new()),
+            hit: Sparse::new(UInt32Builder::new()),
+            hashes: Sparse::new(list_u64()),
+            token_ids: [Sparse::new(list_u32()), Sparse::new(list_u32())],
             entries: 0,
             segments: Segments {
                 request: UInt64Builder::new(),
@@ -117,12 +118,12 @@ impl Requests {
         self.ids.append_value(id);
         let texts = [request.source_key, request.session_id, request.tenant, request.model, request.kind];
         for (builder, text) in self.texts.iter_mut().zip(texts) {
-            builder.append_option(text);
+            builder.push_text(text);
         }
         let plain = if request.output_tokens == 0 { "no_output" } else { "ok" };
         self.status.append_value(request.status.unwrap_or(plain));
-        self.turn.append_option(request.turn);
-        self.parent.append_option(request.parent);
+        self.turn.push(request.turn);
+        self.parent.push(request.parent);
         let times = [
             request.arrival_ns,
             request.delay_ns,
@@ -131,22 +132,16 @@ impl Requests {
             request.measured_e2e_ns,
         ];
         for (builder, time) in self.times.iter_mut().zip(times) {
-            builder.append_option(time);
+            builder.push(time);
         }
         self.prompt.append_value(request.prompt_tokens);
         self.output.append_value(request.output_tokens);
-        self.block_tokens.append_option(request.block_tokens);
-        self.hit.append_option(request.measured_hit_tokens);
+        self.block_tokens.push(request.block_tokens);
+        self.hit.push(request.measured_hit_tokens);
         self.entries += segments.len();
-        if let Some(hashes) = request.block_hashes {
-            self.hashes.values().append_slice(hashes);
-            self.entries += hashes.len();
-        }
-        self.hashes.append(request.block_hashes.is_some());
+        self.entries += self.hashes.push_list(request.block_hashes);
         for (builder, ids) in self.token_ids.iter_mut().zip([request.prompt_token_ids, request.output_token_ids]) {
-            builder.values().append_slice(ids.unwrap_or_default());
-            builder.append(ids.is_some());
-            self.entries += ids.map_or(0, <[u32]>::len);
+            self.entries += builder.push_list(ids);
         }
         self.segments.push(id, segments);
         if self.prompt.values_slice().len() >= ROWS || self.entries >= ENTRIES {
@@ -165,32 +160,32 @@ impl Requests {
     pub(super) fn flush(&mut self, sink: &mut Sink<'_>) -> Result<()> {
         let rows = self.prompt.values_slice().len();
         let source_ids = UInt32Array::from_value(sink.source_id(), rows);
-        let [source_key, session_id, tenant, model, kind] = self.texts.each_mut().map(StringBuilder::finish);
-        let [arrival, delay, ttft, tpot, e2e] = self.times.each_mut().map(Int64Builder::finish);
-        let [prompt_ids, output_ids] = self.token_ids.each_mut().map(ListBuilder::finish);
+        let [source_key, session_id, tenant, model, kind] = self.texts.each_mut().map(Sparse::finish);
+        let [arrival, delay, ttft, tpot, e2e] = self.times.each_mut().map(Sparse::finish);
+        let [prompt_ids, output_ids] = self.token_ids.each_mut().map(Sparse::finish);
         let columns: Vec<ArrayRef> = vec![
             Arc::new(self.ids.finish()),
             Arc::new(source_ids),
-            Arc::new(source_key),
-            Arc::new(session_id),
-            Arc::new(self.turn.finish()),
-            Arc::new(self.parent.finish()),
-            Arc::new(tenant),
-            Arc::new(model),
-            Arc::new(kind),
-            Arc::new(arrival),
-            Arc::new(delay),
+            source_key,
+            session_id,
+            self.turn.finish(),
+            self.parent.finish(),
+            tenant,
+            model,
+            kind,
+            arrival,
+            delay,
             Arc::new(self.prompt.finish()),
             Arc::new(self.output.finish()),
-            Arc::new(self.block_tokens.finish()),
-            Arc::new(self.hashes.finish()),
+            self.block_tokens.finish(),
+            self.hashes.finish(),
             Arc::new(self.status.finish()),
-            Arc::new(prompt_ids),
-            Arc::new(output_ids),
-            Arc::new(ttft),
-            Arc::new(tpot),
-            Arc::new(e2e),
-            Arc::new(self.hit.finish()),
+            prompt_ids,
+            output_ids,
+            ttft,
+            tpot,
+            e2e,
+            self.hit.finish(),
         ];
         self.entries = 0;
         sink.push(&REQUESTS, RecordBatch::try_new(REQUESTS.arrow(), columns)?)?;

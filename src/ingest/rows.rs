@@ -56,6 +56,7 @@ const FIRST_BYTES: usize = 4 << 20;
 pub(super) fn lines<'b>(path: &str, body: &'b mut Body) -> Result<&'b mut Lines> {
     match body {
         Body::Lines(lines) => Ok(lines),
+        Body::File(_) => Err(Error::data(format!("expected text in `{path}`, found a binary file"))),
         Body::Directory(_) => Err(Error::data(format!("expected a file, found the directory `{path}`"))),
     }
 }

@@ -10,6 +10,7 @@ mod browser;
 mod command_line;
 mod fuzz;
 mod laws;
+mod limits;
 mod quickstart;
 mod readme;
 mod recorded;

@@ -14,7 +14,7 @@ pub static SOURCES: Table = Table {
         known("format", Text, "", "The adapter that read it."),
         known("sha256", Text, "", "SHA-256 of the file's bytes as stored on disk, in hex."),
         known("file_bytes", U64, "bytes", "Size of the file on disk."),
-        known("compression", Text, "", "none, gzip or zstd, by magic bytes."),
+        known("compression", Text, "", "none, gzip, zstd or xz, by magic bytes."),
         known("rows_in", U64, "rows", "Rows found in the file."),
         known("rows_out", U64, "rows", "Rows kept."),
         known("rows_rejected", U64, "rows", "Rows that could not be read; each is in `rejects`."),
