@@ -4,17 +4,11 @@
 //! lists them ([`Csv::forms`]). Columns are found by their exact names, in any order; columns beyond the list are kept as
 //! text and logged.
 //!
-//! polars splits and unquotes the cells, every column as text; kvtoll casts, so that each bad cell is a row in `rejects`
-//! with its line and column. polars gets blocks of whole lines rather than the file: it then holds a bounded piece in
-//! memory, and the line of each of its rows is known exactly.
-//!
-//! polars pads a line with too few cells, stops at one with too many, and is led astray by a stray quote. A block without
-//! quotes that has as many commas as its lines need goes to polars as it is: if no line has a cell too many, which polars
-//! tells, then none has one too few. Any other block is checked line by line first, and lines with a wrong number of
-//! cells, unbalanced quotes or broken UTF-8 are set aside. Either way the rows that come back are counted.
+//! Blocks of lines are split into cells, every one as text ([`chunk`]); kvtoll casts, so that each bad cell is a row in
+//! `rejects` with its line and column.
 
-use std::cell::OnceCell;
-use std::io::Cursor;
+mod chunk;
+
 use std::sync::Arc;
 
 use arrow::array::{
@@ -27,9 +21,10 @@ use arrow::datatypes as arrow_types;
 use arrow::datatypes::{FieldRef, Int64Type, UInt32Type};
 use engine::error::{Error, Result};
 use engine::schema::canonical::REQUESTS;
-use polars::prelude::{CsvReadOptions, DataFrame, DataType, Field, Schema, SerReader, StringChunked};
 
-use super::json::{bad_at, named};
+use chunk::{Chunk, Span, cells};
+
+use super::json::named;
 use super::problem::{Bad, Problem, quoted};
 use super::sink::{Event, Severity, Sink};
 use super::source::{Input, Lines, Place};
@@ -297,179 +292,6 @@ struct Reader<'a> {
     latest: i64,
 }
 
-/// Lines of a file on their way into rows.
-struct Chunk<'a> {
-    block: &'a [u8],
-    at: Place,
-    /// Where each row is in the block; found when somebody asks, if every line is a row.
-    rows: OnceCell<Vec<Span>>,
-    /// Lines that polars does not get.
-    bad: Vec<(Span, Bad)>,
-}
-
-/// A line of a block, without its end.
-#[derive(Debug, Clone, Copy)]
-struct Span {
-    /// Number in the block, from 0.
-    line: u32,
-    from: u32,
-    to: u32,
-}
-
-impl<'a> Chunk<'a> {
-    fn new(block: &'a [u8], at: Place) -> Self {
-        Self { block, at, rows: OnceCell::new(), bad: Vec::new() }
-    }
-
-    /// A block is at most a few MB, or one line of a limited length, so that its offsets fit u32.
-    fn lines(&self) -> impl Iterator<Item = Span> {
-        let mut from = 0;
-        (0..).zip(self.block.split_inclusive(|byte| *byte == b'\n')).map(move |(line, bytes)| {
-            let inner = bytes.strip_suffix(b"\n").unwrap_or(bytes);
-            let inner = inner.strip_suffix(b"\r").unwrap_or(inner);
-            let span = Span { line, from, to: from + inner.len() as u32 };
-            from += bytes.len() as u32;
-            span
-        })
-    }
-
-    fn row(&self, row: usize) -> Span {
-        self.rows.get_or_init(|| self.lines().collect())[row]
-    }
-
-    fn bytes(&self, span: Span) -> &'a [u8] {
-        &self.block[span.from as usize..span.to as usize]
-    }
-
-    /// Number and offset of a line in the file.
-    fn place(&self, span: Span) -> (u64, u64) {
-        (self.at.number + u64::from(span.line), self.at.offset + u64::from(span.from))
-    }
-
-    /// The cells by column, every one as text; bad lines are set aside. None if there is no good line.
-    fn split(&mut self, path: &str, width: usize, sink: &mut Sink<'_>) -> Result<Option<DataFrame>> {
-        if looks_regular(self.block, self.at.lines as usize, width)
-            && let Ok(frame) = frame(width, self.block)
-            && frame.height() as u64 == self.at.lines
-        {
-            return Ok(Some(frame));
-        }
-        // An empty row of its own in front: polars looks at the first bytes for marks of compression or encoding.
-        let mut text = vec![b','; width - 1];
-        text.push(b'\n');
-        let mut rows = Vec::new();
-        let mut bad = Vec::new();
-        for span in self.lines() {
-            let line = self.bytes(span);
-            if line.iter().all(u8::is_ascii_whitespace) {
-                let (number, offset) = self.place(span);
-                sink.log(EMPTY_LINE, "an empty line was skipped", Some(number), Some(offset));
-            } else if let Err(problem) = well_formed(line, width) {
-                bad.push((span, problem));
-            } else {
-                text.extend_from_slice(line);
-                text.push(b'\n');
-                rows.push(span);
-            }
-        }
-        self.bad = bad;
-        let wanted = rows.len() + 1;
-        self.rows = OnceCell::from(rows);
-        if wanted == 1 {
-            return Ok(None);
-        }
-        let frame =
-            frame(width, &text).map_err(|error| Error::data(format!("cannot split the cells of `{path}`: {error}")))?;
-        if frame.height() != wanted || frame.width() != width {
-            return Err(Error::run(format!(
-                "expected {wanted} rows of {width} cells from `{path}`, found {} of {}",
-                frame.height(),
-                frame.width()
-            ))
-            .hint("this is a bug in the adapter; please report it"));
-        }
-        Ok(Some(frame.slice(1, wanted - 1)))
-    }
-}
-
-/// Whether polars can be given a block as it is: whole lines, no quote, and as many commas as so many lines of `width`
-/// cells have. If a line has a cell too many, or a byte is no text, polars fails.
-fn looks_regular(block: &[u8], lines: usize, width: usize) -> bool {
-    // polars takes a first `x` for a mark of compression, depending on what follows, and strips a byte order mark.
-    let odd = |byte: &u8| matches!(byte, b'x' | 0xef);
-    if width < 2 || block.last() != Some(&b'\n') || block.first().is_some_and(odd) {
-        return false;
-    }
-    // Sums of up to 255 bytes fit a byte, so that the compiler can count many at once.
-    let (mut commas, mut quotes) = (0, 0);
-    for piece in block.chunks(255) {
-        commas += usize::from(piece.iter().map(|byte| u8::from(*byte == b',')).sum::<u8>());
-        quotes += usize::from(piece.iter().map(|byte| u8::from(*byte == b'"')).sum::<u8>());
-    }
-    quotes == 0 && commas == lines * (width - 1)
-}
-
-/// The cells of whole lines.
-fn frame(width: usize, text: &[u8]) -> polars::prelude::PolarsResult<DataFrame> {
-    // Numbers as names: what the header says is not to meet the names that polars makes up.
-    let schema: Schema = (0..width).map(|at| Field::new(at.to_string().into(), DataType::String)).collect();
-    CsvReadOptions::default()
-        .with_has_header(false)
-        .with_schema(Some(Arc::new(schema)))
-        .with_infer_schema_length(Some(1))
-        .into_reader_with_file_handle(Cursor::new(text))
-        .finish()
-}
-
-/// Whether a line has so many cells, balanced quotes, and UTF-8: what polars can be trusted with.
-fn well_formed(line: &[u8], width: usize) -> std::result::Result<(), Bad> {
-    if let Err(error) = std::str::from_utf8(line) {
-        return Err(bad_at(line, error.valid_up_to(), "utf8", "text in UTF-8"));
-    }
-    let starts = cells(line)?;
-    if starts.len() == width {
-        return Ok(());
-    }
-    // The first cell too many, or the end of the line.
-    let at = starts.get(width).copied().unwrap_or(line.len());
-    Err(Bad { at, code: "cell_count", expected: format!("{width} cells"), found: starts.len().to_string() })
-}
-
-/// Where each cell of a line starts.
-fn cells(line: &[u8]) -> std::result::Result<Vec<usize>, Bad> {
-    let mut starts = vec![0];
-    let mut at = 0;
-    loop {
-        if line.get(at) == Some(&b'"') {
-            at = after_quotes(line, at).ok_or_else(|| bad_at(line, at, "quotes", "a closing quote and then `,`"))?;
-        } else {
-            at += line[at..].iter().position(|byte| matches!(byte, b',' | b'"')).unwrap_or(line.len() - at);
-            // polars takes a quote within a cell for an opening one.
-            if line.get(at) == Some(&b'"') {
-                return Err(bad_at(line, at, "quotes", "a quote only around a whole cell"));
-            }
-        }
-        if at >= line.len() {
-            return Ok(starts);
-        }
-        at += 1;
-        starts.push(at);
-    }
-}
-
-/// The end of a quoted cell that starts at `at`; a doubled quote stands for one.
-fn after_quotes(line: &[u8], at: usize) -> Option<usize> {
-    let mut at = at + 1;
-    loop {
-        at += line.get(at..)?.iter().position(|byte| *byte == b'"')? + 1;
-        match line.get(at) {
-            Some(b'"') => at += 1,
-            None | Some(b',') => return Some(at),
-            Some(_) => return None,
-        }
-    }
-}
-
 /// Why a cell is bad.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Why {
@@ -494,12 +316,12 @@ impl Reader<'_> {
     /// Makes rows of a block of lines and hands them on.
     fn convert(&mut self, block: &[u8], at: Place, sink: &mut Sink<'_>) -> Result<()> {
         let mut chunk = Chunk::new(block, at);
-        let Some(frame) = chunk.split(self.path, self.layout.width, sink)? else {
+        let Some(split) = chunk.split(self.path, self.layout.width, sink)? else {
             sink.found(chunk.bad.len() as u64);
             return self.set_aside(&chunk, &[], &[], sink);
         };
-        sink.found((frame.height() + chunk.bad.len()) as u64);
-        let texts = texts(&frame)?;
+        sink.found((split.rows() + chunk.bad.len()) as u64);
+        let texts = split.columns()?;
         let mut faults = Vec::new();
         let mut values: Vec<Option<ArrayRef>> = Vec::with_capacity(self.layout.form.len());
         for index in 0..self.layout.form.len() {
@@ -520,7 +342,7 @@ impl Reader<'_> {
     fn cast(
         &mut self,
         index: usize,
-        cells: &StringChunked,
+        cells: chunk::Column<'_>,
         chunk: &Chunk<'_>,
         faults: &mut Vec<Fault>,
         sink: &mut Sink<'_>,
@@ -534,7 +356,7 @@ impl Reader<'_> {
             }
             Cast::Date => {
                 if self.dates.is_none() {
-                    let first = cells.iter().flatten().find_map(|cell| DateForm::of(cell.as_bytes()));
+                    let first = (0..cells.rows()).find_map(|row| DateForm::of(cells.get(row)));
                     self.dates = first.map(Dates::new);
                 }
                 let dates = &mut self.dates;
@@ -604,7 +426,7 @@ impl Reader<'_> {
     fn set_aside(
         &self,
         chunk: &Chunk<'_>,
-        texts: &[&StringChunked],
+        texts: &[chunk::Column<'_>],
         faults: &[Fault],
         sink: &mut Sink<'_>,
     ) -> Result<()> {
@@ -619,14 +441,14 @@ impl Reader<'_> {
                 sink.reject(problem(*before, bad.clone()))?;
             }
             let at = self.layout.at[usize::from(fault.column)];
-            let found = texts[at].get(fault.row as usize).unwrap_or_default();
+            let found = texts[at].get(fault.row as usize);
             sink.reject(problem(span, self.explain(*fault, chunk.bytes(span), found)))?;
         }
         lines.try_for_each(|(span, bad)| sink.reject(problem(*span, bad.clone())))
     }
 
     /// A bad cell in words.
-    fn explain(&self, fault: Fault, line: &[u8], found: &str) -> Bad {
+    fn explain(&self, fault: Fault, line: &[u8], found: &[u8]) -> Bad {
         let column = &self.layout.form[usize::from(fault.column)];
         let name = column.name;
         let (code, expected) = match (fault.why, column.cast) {
@@ -650,7 +472,7 @@ impl Reader<'_> {
         };
         let starts = cells(line).unwrap_or_default();
         let at = starts.get(self.layout.at[usize::from(fault.column)]).copied().unwrap_or(0);
-        let found = if found.is_empty() { "an empty cell".to_owned() } else { quoted(found.as_bytes()) };
+        let found = if found.is_empty() { "an empty cell".to_owned() } else { quoted(found) };
         Bad { at, code, expected, found }
     }
 
@@ -684,12 +506,12 @@ impl Reader<'_> {
     /// The good rows as a batch of `requests`.
     fn batch(
         &self,
-        texts: &[&StringChunked],
+        texts: &[chunk::Column<'_>],
         values: Vec<Option<ArrayRef>>,
         faults: &[Fault],
         source_id: u32,
     ) -> Result<RecordBatch> {
-        let rows = texts.first().map_or(0, |cells| cells.len());
+        let rows = texts.first().map_or(0, |cells| cells.rows());
         let wanted = REQUESTS.arrow();
         let mut named: Vec<(FieldRef, ArrayRef)> = Vec::new();
         for (column, array) in self.layout.form.iter().zip(values) {
@@ -738,24 +560,17 @@ fn faulty(faults: &[Fault], rows: usize) -> Vec<bool> {
     bad
 }
 
-/// The columns of a frame.
-fn texts(frame: &DataFrame) -> Result<Vec<&StringChunked>> {
-    let columns = frame.columns().iter().map(|column| column.str());
-    columns.collect::<polars::prelude::PolarsResult<_>>().map_err(|error| Error::run(error.to_string()))
-}
-
 /// The cells of a column as numbers; bad ones are zero, and faults. Empty ones are unknown if they may be.
 fn numbers<T: ArrowPrimitiveType>(
     blank: bool,
     index: usize,
-    cells: &StringChunked,
+    cells: chunk::Column<'_>,
     faults: &mut Vec<Fault>,
     mut parse: impl FnMut(&[u8]) -> std::result::Result<T::Native, Why>,
 ) -> PrimitiveArray<T> {
-    let mut values: Vec<T::Native> = Vec::with_capacity(cells.len());
+    let mut values: Vec<T::Native> = Vec::with_capacity(cells.rows());
     let mut unknown: Vec<u32> = Vec::new();
-    cells.iter().for_each(|cell| {
-        let cell = cell.unwrap_or_default().as_bytes();
+    cells.for_each(|cell| {
         let value = match parse(cell) {
             Ok(value) => value,
             Err(_) if blank && cell.trim_ascii().is_empty() => {
@@ -812,15 +627,21 @@ fn no_time(cell: &[u8]) -> Why {
 }
 
 /// Text, unknown where it is blank.
-fn text_array(cells: &StringChunked) -> StringArray {
-    let mut array = StringBuilder::with_capacity(cells.len(), cells.len() * 16);
-    cells.iter().for_each(|cell| array.append_option(cell.filter(|cell| !cell.trim_ascii().is_empty())));
+fn text_array(cells: chunk::Column<'_>) -> StringArray {
+    let mut array = StringBuilder::with_capacity(cells.rows(), cells.rows() * 16);
+    cells.for_each(|cell| {
+        let text = String::from_utf8_lossy(cell);
+        array.append_option(Some(text).filter(|text| !text.trim_ascii().is_empty()));
+    });
     array.finish()
 }
 
-/// Text as it stands.
-fn verbatim(cells: &StringChunked) -> StringArray {
-    cells.iter().collect()
+/// Text as it stands, unknown where the cell is empty.
+fn verbatim(cells: chunk::Column<'_>) -> StringArray {
+    let mut array = StringBuilder::with_capacity(cells.rows(), cells.rows() * 16);
+    // The block was found to be UTF-8, so that nothing is replaced.
+    cells.for_each(|cell| array.append_option((!cell.is_empty()).then(|| String::from_utf8_lossy(cell))));
+    array.finish()
 }
 
 /// The status that follows from the output.

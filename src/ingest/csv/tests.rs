@@ -1,5 +1,6 @@
 use proptest::prelude::*;
 
+use super::chunk::{marks, well_formed};
 use super::*;
 
 #[test]
@@ -97,19 +98,27 @@ fn place(block: &[u8]) -> Place {
     Place { number: 1, offset: 0, lines: block.split_inclusive(|byte| *byte == b'\n').count() as u64 }
 }
 
-/// The cells that come out of polars, and the number of lines that were set aside.
+/// The cells that come out, and the number of lines that were set aside.
 fn split(block: &[u8], width: usize) -> (Vec<Vec<String>>, usize) {
     let options = crate::ingest::Options::standard();
     let (sender, _receiver) = std::sync::mpsc::sync_channel(1);
     let mut sink = Sink::new("x", 0, &options, std::rc::Rc::default(), sender);
     let mut chunk = Chunk::new(block, place(block));
-    let Some(frame) = chunk.split("x", width, &mut sink).unwrap() else { return (Vec::new(), chunk.bad.len()) };
-    let columns = texts(&frame).unwrap();
-    let rows = (0..frame.height()).map(|row| {
+    let Some(found) = chunk.split("x", width, &mut sink).unwrap() else { return (Vec::new(), chunk.bad.len()) };
+    let columns = found.columns().unwrap();
+    for column in &columns {
+        let mut row = 0;
+        column.for_each(|cell| {
+            assert_eq!(cell, column.get(row));
+            row += 1;
+        });
+        assert_eq!((row, column.rows()), (found.rows(), found.rows()));
+    }
+    let rows = (0..found.rows()).map(|row| {
         // Where a row is said to be is where its cells come from.
         let line = chunk.bytes(chunk.row(row));
         assert_eq!(cells(line).unwrap().len(), width);
-        columns.iter().map(|column| column.get(row).unwrap_or_default().to_owned()).collect()
+        columns.iter().map(|column| String::from_utf8(column.get(row).to_vec()).unwrap()).collect()
     });
     (rows.collect(), chunk.bad.len())
 }
@@ -117,10 +126,10 @@ fn split(block: &[u8], width: usize) -> (Vec<Vec<String>>, usize) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
-    /// Whatever passes as well formed comes out of polars as so many rows with the cells that a plain split gives; this
-    /// mixes blocks that go there as they are with others.
+    /// Whatever passes as well formed comes out as so many rows with the cells that a plain split gives; this mixes blocks
+    /// that are cut at their commas with blocks that polars splits.
     #[test]
-    fn polars_returns_every_well_formed_line(
+    fn splitting_returns_every_well_formed_line(
         lines in proptest::collection::vec("([a-c;é0-9-]{0,3},){0,3}[a-c\"', \t#0-9-]{0,3}", 1..12),
         end in prop_oneof![Just("\n"), Just("\r\n")],
         last in any::<bool>(),
@@ -136,11 +145,11 @@ proptest! {
         prop_assert_eq!(split(text.as_bytes(), width), (wanted.clone(), lines - wanted.len()));
     }
 
-    /// Lines of the right width go to polars as they are.
+    /// Lines of the right width are cut at their commas.
     #[test]
     fn regular_blocks_are_plain(lines in proptest::collection::vec("[a-c0-9]{0,3},[a-c0-9]{1,3},[é;]{0,3}", 1..30)) {
         let text = format!("{}\n", lines.join("\n"));
-        prop_assert!(looks_regular(text.as_bytes(), lines.len(), 3));
+        prop_assert!(marks(text.as_bytes(), lines.len(), 3).is_some());
         prop_assert_eq!(split(text.as_bytes(), 3), (expected(text.as_bytes(), 3), 0));
     }
 }
@@ -161,7 +170,7 @@ fn a_block_that_looks_compressed_is_text_all_the_same() {
 #[test]
 fn commas_that_add_up_do_not_hide_a_bad_line() {
     for text in ["a,b,c\nd\n", "d\na,b,c\n", "d\na,b,\n", "a,b,\nd\n", "\na,b,c\n"] {
-        assert!(looks_regular(text.as_bytes(), 2, 2), "{text}");
+        assert!(marks(text.as_bytes(), 2, 2).is_none(), "{text}");
         let (rows, bad) = split(text.as_bytes(), 2);
         assert_eq!((rows.len(), bad), (0, text.lines().filter(|line| !line.is_empty()).count()), "{text}");
     }
@@ -170,7 +179,7 @@ fn commas_that_add_up_do_not_hide_a_bad_line() {
 #[test]
 fn broken_text_is_set_aside_alone() {
     let text = b"a,b\nc,\xff\nd,\xc3\xa9\n";
-    assert!(looks_regular(text, 3, 2));
+    assert!(marks(text, 3, 2).is_none());
     let (rows, bad) = split(text, 2);
     assert_eq!((rows, bad), (vec![vec!["a".to_owned(), "b".to_owned()], vec!["d".to_owned(), "é".to_owned()]], 1));
 }
