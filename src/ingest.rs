@@ -177,6 +177,24 @@ impl Options {
     }
 }
 
+impl Options {
+    /// Refuses a block size where a format has no blocks.
+    fn without_blocks(&self, format: &str) -> Result<()> {
+        if self.block_tokens.is_none() {
+            return Ok(());
+        }
+        Err(Error::usage(format!("expected no block size with format `{format}`, found one"))
+            .hint("its rows have no blocks"))
+    }
+
+    /// Refuses a unit of time other than the format's own, if it has one; `why` says what its instants are.
+    fn with_unit(&self, format: &str, own: Option<TimeUnit>, why: &str) -> Result<()> {
+        let Some(unit) = self.time_unit.filter(|unit| Some(*unit) != own) else { return Ok(()) };
+        let expected = own.map_or_else(|| "no time unit".to_owned(), |own| format!("the time unit `{}`", own.name()));
+        Err(Error::usage(format!("expected {expected} with format `{format}`, found `{}`", unit.name())).hint(why))
+    }
+}
+
 /// The settings of a source, as they enter `sources`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Settings {

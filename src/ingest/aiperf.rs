@@ -20,7 +20,7 @@
 
 use std::borrow::Cow;
 
-use engine::error::{Error, Result};
+use engine::error::Result;
 
 use super::json::{Scan, bad_at};
 use super::problem::Bad;
@@ -103,10 +103,12 @@ struct Row<'a> {
 fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
     let Input { path, options, body } = input;
     let lines = rows::lines(path, body)?;
-    if options.time_unit.is_some_and(|unit| unit != TimeUnit::Ns) || options.block_tokens.is_some() {
-        return Err(Error::usage("expected no block size and no time unit but `ns` with format `aiperf`, found one")
-            .hint("its instants are nanoseconds, its metrics name their units, and it has no blocks"));
-    }
+    options.without_blocks("aiperf")?;
+    options.with_unit(
+        "aiperf",
+        Some(TimeUnit::Ns),
+        "its instants are nanoseconds, and its metrics name their units",
+    )?;
     let mut requests = Requests::new();
     let mut watch = Watch::new();
     let mut records = Records::new(LIMITS.line);

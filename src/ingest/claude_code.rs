@@ -22,7 +22,7 @@
 use std::borrow::Cow;
 use std::collections::VecDeque;
 
-use engine::error::{Error, Result};
+use engine::error::Result;
 
 use super::json::{Scan, bad_at};
 use super::problem::{Bad, Problem};
@@ -111,10 +111,8 @@ struct Open {
 fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
     let Input { path, options, body } = input;
     let lines = rows::lines(path, body)?;
-    if options.time_unit.is_some() || options.block_tokens.is_some() {
-        return Err(Error::usage("expected no time unit and no block size with format `claude_code`, found one")
-            .hint("its instants are dates, and it has no blocks"));
-    }
+    options.without_blocks("claude_code")?;
+    options.with_unit("claude_code", None, "its instants are dates")?;
     let mut out = Out { requests: Requests::new(), sessions: Sessions::new(), watch: Watch::new() };
     let mut open: VecDeque<Open> = VecDeque::with_capacity(OPEN);
     while let Some(line) = lines.next_line()? {

@@ -201,13 +201,9 @@ pub(super) fn read(csv: &Csv, input: &mut Input<'_>, sink: &mut Sink<'_>) -> Res
     let layout = layout(csv, input.path, lines, sink)?;
     let casts = |cast: Cast| layout.form.iter().any(|column| column.cast == cast);
     let (dated, timed) = (casts(Cast::Date), casts(Cast::Time));
-    if input.options.block_tokens.is_some() {
-        return Err(Error::usage(format!("expected no block size with format `{}`, found one", csv.format))
-            .hint("the format has no blocks"));
-    }
-    if input.options.time_unit.is_some() && !timed {
-        return Err(Error::usage(format!("expected no time unit with format `{}`, found one", csv.format))
-            .hint("its instants are dates, or it has none"));
+    input.options.without_blocks(csv.format)?;
+    if !timed {
+        input.options.with_unit(csv.format, None, "its instants are dates, or it has none")?;
     }
     let unit = input.options.time_unit.unwrap_or(TimeUnit::S);
     let mut reader = Reader { path: input.path, layout, unit, dates: None, next_id: 0, latest: i64::MIN };

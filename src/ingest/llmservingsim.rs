@@ -88,12 +88,7 @@ struct Row<'a> {
 fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
     let Input { path, options, body } = input;
     let lines = rows::lines(path, body)?;
-    if let Some(unit) = options.time_unit.filter(|unit| *unit != TimeUnit::Ns) {
-        return Err(Error::usage(format!(
-            "expected the time unit `ns` with format `llmservingsim`, found `{}`: the keys end in `_ns`",
-            unit.name()
-        )));
-    }
+    options.with_unit("llmservingsim", Some(TimeUnit::Ns), "its keys end in `_ns`")?;
     let block = options.block_tokens.unwrap_or(BLOCK);
     if block == 0 {
         return Err(Error::usage("expected blocks of at least one token, found 0"));

@@ -122,17 +122,8 @@ fn sniff(head: &Head<'_>) -> Sniff {
 fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
     let Input { path, options, body } = input;
     let lines = rows::lines(path, body)?;
-    if let Some(unit) = options.time_unit.filter(|unit| *unit != TimeUnit::S) {
-        return Err(Error::usage(format!(
-            "expected the time unit `s` with format `llmservingsim_result`, found `{}`",
-            unit.name()
-        ))
-        .hint("vLLM writes seconds"));
-    }
-    if options.block_tokens.is_some() {
-        return Err(Error::usage("expected no block size with format `llmservingsim_result`, found one")
-            .hint("its rows have no blocks"));
-    }
+    options.with_unit("llmservingsim_result", Some(TimeUnit::S), "vLLM writes seconds")?;
+    options.without_blocks("llmservingsim_result")?;
     let settings = |clock| Settings { time_unit: Some("s"), clock: Some(clock), ..Settings::default() };
     // Forced onto another file, the rows say themselves what they lack.
     match kind(lines.peek()) {

@@ -18,7 +18,7 @@
 
 use std::borrow::Cow;
 
-use engine::error::{Error, Result};
+use engine::error::Result;
 
 use super::json::{Scan, bad_at};
 use super::problem::Bad;
@@ -124,10 +124,8 @@ struct Span<'a> {
 fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
     let Input { path, options, body } = input;
     let lines = rows::lines(path, body)?;
-    if options.time_unit.is_some_and(|unit| unit != TimeUnit::Ns) || options.block_tokens.is_some() {
-        return Err(Error::usage("expected no block size and no time unit but `ns` with format `otel`, found one")
-            .hint("OTLP counts nanoseconds, and spans have no blocks"));
-    }
+    options.without_blocks("otel")?;
+    options.with_unit("otel", Some(TimeUnit::Ns), "OTLP counts nanoseconds")?;
     let mut requests = Requests::new();
     let mut watch = Watch::new();
     let mut records = Records::new(LIMITS.line);

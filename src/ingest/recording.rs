@@ -154,10 +154,8 @@ fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
     let Body::Directory(directory) = &input.body else {
         return Err(Error::data(format!("expected the directory of a recording, found the file `{}`", input.path)));
     };
-    if input.options.time_unit.is_some() || input.options.block_tokens.is_some() {
-        return Err(Error::usage("expected no time unit and no block size with format `recording`, found one")
-            .hint("`recording.json` says them"));
-    }
+    input.options.without_blocks("recording")?;
+    input.options.with_unit("recording", None, "its columns name their units")?;
     let description = describe(directory, sink)?;
     let mut context = Context { description, requests: BTreeMap::new() };
     log_files(directory, sink)?;

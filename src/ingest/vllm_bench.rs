@@ -94,11 +94,7 @@ struct Run {
 fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
     let Input { path, options, body } = input;
     let lines = rows::lines(path, body)?;
-    if options.block_tokens.is_some() {
-        return Err(
-            Error::usage("expected no block size with format `vllm_bench`, found one").hint("its rows have no blocks")
-        );
-    }
+    options.without_blocks("vllm_bench")?;
     let unit = options.time_unit.unwrap_or(TimeUnit::S);
     let mut requests = Requests::new();
     let mut watch = Watch::new();

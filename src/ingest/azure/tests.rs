@@ -72,7 +72,7 @@ fn flags_that_mean_nothing_here_are_refused() {
     let path = sample("azure/code_head300.csv");
     let unit = Options { time_unit: Some(crate::ingest::TimeUnit::S), ..Options::standard() };
     let error = bench.ingest(&[&path], &unit).unwrap_err().to_string();
-    assert_eq!(error, "expected no time unit with format `azure`, found one");
+    assert_eq!(error, "expected no time unit with format `azure`, found `s`");
     let block = Options { block_tokens: Some(16), ..Options::standard() };
     let error = bench.ingest(&[&path], &block).unwrap_err().to_string();
     assert_eq!(error, "expected no block size with format `azure`, found one");
