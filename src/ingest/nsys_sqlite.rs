@@ -133,7 +133,6 @@ fn first_bytes(file: &Path) -> std::io::Result<[u8; 100]> {
 
 /// Refuses a file that is shorter than its header says.
 fn check_size(path: &str, header: &[u8; 100], size: u64) -> Result<()> {
-    let [.., _] = header;
     let number =
         |at: usize| header.get(at..at + 4).map_or(0, |bytes| bytes.iter().fold(0, |sum, b| sum << 8 | u64::from(*b)));
     let page = match (header[16], header[17]) {

@@ -61,7 +61,7 @@ fn a_second_of_two_gpus_is_read() {
     assert_eq!(numbers::<Int64Type>(&kernels, "start_ns")[0], Some(1_779_630_014_975_716_426 + 155_360_295_935));
     assert_eq!(summary.settings.clock, Some("epoch"));
     // 281476838981632 >> 24 & 0xffffff
-    assert_eq!(numbers::<UInt64Type>(&kernels, "process")[0], Some(31));
+    assert_eq!(numbers::<UInt64Type>(&kernels, "process")[0], Some(111));
     let annotations = bench.store().read(&ANNOTATIONS).unwrap();
     let names = text(&annotations, "name");
     let ranges = text(&annotations, "category").iter().filter(|kind| kind.as_deref() == Some("nvtx")).count();
@@ -248,4 +248,49 @@ fn other_databases_are_no_captures() {
     let bench = Bench::new();
     let found = inspect(&database(&bench, "CREATE TABLE rocpd_kernel (id INT);"));
     assert!(found.unwrap_err().to_string().contains("SQLite"));
+}
+
+#[test]
+fn by_hand_temporary() {
+    for path in [
+        "nsys/h100_2gpu_1s.sqlite.gz",
+        "nsys/mock.sqlite",
+        "ncu/nsight_vectoradd_100_32_metrics_all.csv",
+        "ncu/nsight_vectoradd_100_32_metrics_all.stdout.txt",
+        "ncu/long_format_cc75_dram_excerpt.csv",
+        "rocprofv3/counter_collection.csv",
+        "rocprofv3/kernel_trace_A_numeric_agent.csv",
+        "rocprofv3/kernel_trace_B_string_agent_stream_id.csv",
+        "nsys_csv/cuda_gpu_trace_nsys2026.3.1_excerpt.csv",
+    ] {
+        let path = format!("/work/shared/data/traces/samples/{path}");
+        let began = std::time::Instant::now();
+        let bench = Bench::new();
+        match bench.ingest(&[&path], &quarantine()) {
+            Ok(summaries) => {
+                let one = &summaries[0];
+                println!(
+                    "{path}: {} {:?} in {} out {} rejected {} {:?}",
+                    one.format,
+                    one.tables,
+                    one.rows_in,
+                    one.rows_out,
+                    one.rows_rejected,
+                    began.elapsed()
+                );
+                for entry in &one.log {
+                    println!("   {} x{} {}", entry.code, entry.count, entry.message);
+                }
+                let kernels = bench.store().read(&KERNELS).unwrap();
+                println!("   {} ns", numbers::<Int64Type>(&kernels, "duration_ns").into_iter().flatten().sum::<i64>());
+                let everything = format!("{:?}{:?}", kernels, bench.store().read(&ANNOTATIONS).unwrap_or_default());
+                for word in ["rich-wsl", "DESKTOP", "modal", "pytest", "127.0.0.1", "/home"] {
+                    if everything.contains(word) || format!("{:?}", one.log).contains(word) {
+                        println!("   LEAK {word}");
+                    }
+                }
+            }
+            Err(error) => println!("{path}: {error}"),
+        }
+    }
 }
