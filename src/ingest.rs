@@ -19,6 +19,7 @@ mod anonymize;
 mod azure;
 mod blocks;
 mod burstgpt;
+mod cells;
 mod claude_code;
 mod csv;
 mod dynamo;
@@ -29,6 +30,11 @@ mod json;
 mod llmservingsim;
 mod llmservingsim_result;
 mod mooncake;
+mod ncu;
+mod nsys;
+mod nsys_csv;
+mod nsys_parquet;
+mod nsys_sqlite;
 mod otel;
 mod paths;
 mod pieces;
@@ -39,6 +45,7 @@ mod ragpulse;
 mod recent;
 mod recording;
 mod requests;
+mod rocprofv3;
 mod rows;
 mod servegen;
 mod sink;
@@ -108,6 +115,11 @@ pub static ALL: &[&Format] = &[
     &otel::FORMAT,
     &claude_code::FORMAT,
     &recording::FORMAT,
+    &nsys_sqlite::FORMAT,
+    &nsys_parquet::FORMAT,
+    &nsys_csv::FORMAT,
+    &ncu::FORMAT,
+    &rocprofv3::FORMAT,
 ];
 
 /// What a sniffer sees.

@@ -76,6 +76,11 @@ impl Gpu {
         Ok(id)
     }
 
+    /// The id that the next kernel gets: counters may come before the kernel that they describe.
+    pub(super) fn next_kernel(&self) -> u64 {
+        self.kernels.next
+    }
+
     /// Adds a range and hands a full batch on; gives its id.
     pub(super) fn push_annotation(&mut self, annotation: &Annotation<'_>, sink: &mut Sink<'_>) -> Result<u64> {
         let id = self.annotations.push(annotation);

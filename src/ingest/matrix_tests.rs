@@ -38,6 +38,11 @@ const SAMPLES: &[(&str, &str)] = &[
     ("vllm_bench/minimax_m25_tep8_conc32.json", "vllm_bench"),
     ("recording-token", "recording"),
     ("recording-block/recording.json", "recording"),
+    ("nsys_sqlite/h100_2gpu_1s.sqlite.zst", "nsys_sqlite"),
+    ("nsys_sqlite/rtx3080_sum.sqlite", "nsys_sqlite"),
+    ("ncu/vectoradd_gtx1080_raw.csv", "ncu"),
+    ("rocprofv3/counter_collection.csv", "rocprofv3"),
+    ("rocprofv3/kernel_trace.csv", "rocprofv3"),
 ];
 
 #[test]
@@ -157,6 +162,16 @@ fn fragments() -> impl Strategy<Value = Vec<u8>> {
         "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n",
         "arrived_at,num_prefill_tokens,num_decode_tokens\n",
         "5,",
+        "SQLite format 3\0",
+        "PAR1",
+        "\"ID\",\"Process ID\",\"Kernel Name\",\"dram__bytes_read.sum\"\n",
+        "\"\",\"\",\"\",\"Kbyte\"\n",
+        "\"ID\",\"Process ID\",\"Kernel Name\",\"Metric Name\",\"Metric Unit\",\"Metric Value\"\n",
+        "\"0\",\"1\",\"k\",\"1,234.5\"\n",
+        "Kernel_Name,Agent_Id,Dispatch_Id,Counter_Name,Counter_Value\n",
+        "k,Agent 1,1,A,5\n",
+        "Start (ns),Duration (ns),CorrId,Strm,Name\n",
+        "1,2,3,4,[CUDA memcpy Host-to-Device]\n",
     ]);
     let word = prop_oneof![
         8 => words.prop_map(|word| word.as_bytes().to_vec()),

@@ -281,13 +281,13 @@ fn read_table(context: &mut Context, table: &'static Table, path: &Path, sink: &
 }
 
 /// What `read` gives; what is wrong where the Parquet reader panics, as it does on some damaged pages.
-fn unbroken<T>(read: impl FnOnce() -> T) -> std::result::Result<T, String> {
+pub(super) fn unbroken<T>(read: impl FnOnce() -> T) -> std::result::Result<T, String> {
     // The reader is not used again after a panic.
     catch_unwind(AssertUnwindSafe(read)).map_err(|_| "its pages are damaged".to_owned())
 }
 
 /// Rows per batch, from the number of values per row; none if a row would be too large.
-fn batch_rows(builder: &ParquetRecordBatchReaderBuilder<File>) -> Option<usize> {
+pub(super) fn batch_rows(builder: &ParquetRecordBatchReaderBuilder<File>) -> Option<usize> {
     let mut least = BATCH_ROWS;
     for group in builder.metadata().row_groups() {
         let rows = u64::try_from(group.num_rows()).unwrap_or(0).max(1);

@@ -95,7 +95,7 @@ pub(super) fn check_law(bench: &Bench) {
         let entry = &store.manifest().sources[at];
         assert_eq!((entry.rows_in, entry.rows_out, entry.rows_rejected), (rows_in[at], rows_out[at], rejected[at]));
     }
-    let beside = ["sources", "import_log", "rejects", "recordings", "context_segments"];
+    let beside = ["sources", "import_log", "rejects", "recordings", "context_segments", "counters"];
     let kept: u64 = store
         .manifest()
         .tables

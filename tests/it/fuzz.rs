@@ -21,7 +21,7 @@ use crate::support::root;
 const MOST: usize = 24 << 10;
 
 /// Formats without a real sample: lines in their form.
-const WRITTEN: [(&str, &str); 4] = [
+const WRITTEN: [(&str, &str); 6] = [
     (
         "otel",
         r#"{"resourceSpans": [{"scopeSpans": [{"spans": [{"traceId": "5b8e", "spanId": "eee1", "name": "llm_request", "startTimeUnixNano": "1544712660000000000", "endTimeUnixNano": "1544712661000000000", "attributes": [{"key": "gen_ai.usage.prompt_tokens", "value": {"intValue": "128"}}, {"key": "gen_ai.usage.completion_tokens", "value": {"intValue": "12"}}, {"key": "gen_ai.latency.time_to_first_token", "value": {"doubleValue": 0.045}}], "status": {"code": 1}}]}]}]}
@@ -38,6 +38,15 @@ const WRITTEN: [(&str, &str); 4] = [
         r#"{"model_id": "m", "num_prompts": 2, "request_rate": "inf", "mean_ttft_ms": 75.0, "input_lens": [7, 9], "output_lens": [3, 1], "ttfts": [0.08, 0.07], "itls": [[0.01, 0.02], []], "start_times": [1.5, 1.6], "generated_texts": ["a", "b"], "errors": ["", "timeout"]}
 "#,
     ),
+    (
+        "nsys_csv",
+        "Start (ns),Duration (ns),CorrId,GrdX,GrdY,GrdZ,BlkX,BlkY,BlkZ,Reg/Trd,StcSMem (MB),Bytes (MB),Device,Strm,Name
+1134711990,661398,123,,,,,,,,,4.194,GPU (0),13,[CUDA memcpy Host-to-Device]
+1136125733,7072,128,4096,1,1,256,1,1,16,0.000,,GPU (0),13,\"saxpy(float, float *)\"
+",
+    ),
+    // Only its first bytes are text; the adapter's own tests damage whole files.
+    ("nsys_parquet", "PAR1"),
     ("servegen", "1800,0,0,,0,0\n2400,0.085,6.69324386291654,Gamma,0.02232167101916883,73.01783087211976\n"),
 ];
 

@@ -1,0 +1,91 @@
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, AsArray, Int32Array, Int64Array, RecordBatch, StringArray, UInt64Array};
+use arrow::datatypes::{Int64Type, UInt64Type};
+use engine::schema::captured::{ANNOTATIONS, KERNELS};
+use parquet::arrow::ArrowWriter;
+
+use super::super::tests::{Bench, check_law, quarantine, text};
+use super::super::{Options, Sniff, inspect};
+
+fn table(folder: &Path, name: &str, columns: Vec<(&str, ArrayRef)>) -> String {
+    let batch = RecordBatch::try_from_iter(columns).unwrap();
+    let path = folder.join(format!("{name}.parquet"));
+    let mut writer = ArrowWriter::try_new(File::create(&path).unwrap(), batch.schema(), None).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+fn ints(values: &[i64]) -> ArrayRef {
+    Arc::new(Int64Array::from(values.to_vec()))
+}
+
+/// Tables with the names and columns of the SQLite export; no real export of this kind was at hand.
+#[test]
+fn a_folder_is_one_capture() {
+    let bench = Bench::new();
+    let folder = tempfile::tempdir().unwrap();
+    let (pid, tid) = (5_i64 << 24, (5_i64 << 24) | 7);
+    let path = table(
+        folder.path(),
+        "CUPTI_ACTIVITY_KIND_KERNEL",
+        vec![
+            ("start", ints(&[100, 200, 300])),
+            ("end", ints(&[110, 230, 290])),
+            ("correlationId", Arc::new(Int32Array::from(vec![1, 2, 3]))),
+            ("globalPid", Arc::new(UInt64Array::from(vec![pid as u64; 3]))),
+            ("demangledName", ints(&[1, 1, 1])),
+        ],
+    );
+    table(
+        folder.path(),
+        "StringIds",
+        vec![("id", ints(&[1, 2])), ("value", Arc::new(StringArray::from(vec!["gemm", "cudaLaunchKernel"])))],
+    );
+    let runtime = table(
+        folder.path(),
+        "CUPTI_ACTIVITY_KIND_RUNTIME",
+        vec![
+            ("start", ints(&[90])),
+            ("end", ints(&[95])),
+            ("globalTid", ints(&[tid])),
+            ("correlationId", ints(&[1])),
+            ("nameId", ints(&[2])),
+        ],
+    );
+    assert!(
+        !inspect(&path)
+            .unwrap()
+            .verdicts
+            .iter()
+            .any(|(name, sniff)| { (*sniff == Sniff::Yes) != (*name == "nsys_parquet") })
+    );
+    assert!(inspect(&runtime).is_err(), "a capture is named by its kernels");
+    let summary = &bench.ingest(&[&path], &quarantine()).unwrap()[0];
+    assert_eq!((summary.format, summary.rows_in, summary.rows_rejected), ("nsys_parquet", 4, 1));
+    check_law(&bench);
+    let kernels = bench.store().read(&KERNELS).unwrap();
+    let column = |name: &str| kernels[0].column_by_name(name).unwrap().clone();
+    assert_eq!(column("duration_ns").as_primitive::<Int64Type>().values().to_vec(), [10, 30]);
+    assert_eq!(column("launch_ns").as_primitive::<Int64Type>().iter().collect::<Vec<_>>(), [Some(90), None]);
+    assert_eq!(column("process").as_primitive::<UInt64Type>().value(0), 5);
+    assert_eq!(text(&kernels, "name")[0].as_deref(), Some("gemm"));
+    assert_eq!(text(&bench.store().read(&ANNOTATIONS).unwrap(), "name")[0].as_deref(), Some("cudaLaunchKernel"));
+}
+
+#[test]
+fn damaged_tables_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path =
+        table(folder.path(), "CUPTI_ACTIVITY_KIND_KERNEL", vec![("start", ints(&[1, 2])), ("end", ints(&[3, 4]))]);
+    let whole = std::fs::read(&path).unwrap();
+    for cut in (4..whole.len()).step_by(7) {
+        std::fs::write(&path, &whole[..cut]).unwrap();
+        let bench = Bench::new();
+        let error = bench.ingest(&[&path], &Options::standard()).unwrap_err();
+        assert_eq!(error.kind(), engine::error::Kind::Data, "{error}");
+    }
+}
