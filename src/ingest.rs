@@ -16,20 +16,26 @@
 
 mod aiperf;
 mod anonymize;
+mod arrays;
 mod azure;
 mod blocks;
 mod burstgpt;
 mod claude_code;
 mod csv;
+mod dsa_topk;
 mod dynamo;
 mod examine;
 mod gpu;
 mod hashed;
 mod json;
 mod llmservingsim;
+mod llmservingsim_profile;
 mod llmservingsim_result;
 mod mooncake;
+mod op_parquet;
+mod op_timings;
 mod otel;
+mod parquet_input;
 mod paths;
 mod pieces;
 mod prefix;
@@ -108,6 +114,10 @@ pub static ALL: &[&Format] = &[
     &otel::FORMAT,
     &claude_code::FORMAT,
     &recording::FORMAT,
+    &arrays::FORMAT,
+    &dsa_topk::FORMAT,
+    &op_parquet::FORMAT,
+    &llmservingsim_profile::FORMAT,
 ];
 
 /// What a sniffer sees.
@@ -121,6 +131,8 @@ pub struct Head<'a> {
     pub directory: bool,
     /// What kind of binary file it is, if it is not text.
     pub binary: Option<&'static str>,
+    /// Where a container is, decompressed, for sniffers that must look beyond its first bytes.
+    pub file: Option<&'a Path>,
 }
 
 /// What a sniffer says.
