@@ -351,8 +351,8 @@ impl Table {
         if let Some(name) = kind.needs.iter().chain(&COMMON).find(|name| !self.has(name)) {
             return Err(wrong(name, "missing_column", "a column of this name", "none".to_owned()));
         }
-        if self.of("beam_width").is_some_and(|cells| !cells.is_unknown(row) && cells.whole(row) != Some(1)) {
-            let found = self.of("beam_width").map(|cells| cells.shown(row)).unwrap_or_default();
+        if self.column("beam_width").is_some_and(|cells| !cells.is_unknown(row) && cells.whole(row) != Some(1)) {
+            let found = self.column("beam_width").map(|cells| cells.shown(row)).unwrap_or_default();
             return Err(wrong("beam_width", "beam_width", "1", found));
         }
         if let Some(elements) = op.message_bytes {
@@ -408,12 +408,12 @@ impl Table {
         Ok(())
     }
 
-    fn of(&self, name: &str) -> Option<&Cells> {
+    fn column(&self, name: &str) -> Option<&Cells> {
         self.times.iter().find(|(known, _)| *known == name).map(|(_, cells)| cells)
     }
 
     fn has(&self, name: &str) -> bool {
-        self.kept.iter().any(|(known, ..)| *known == name) || self.of(name).is_some()
+        self.kept.iter().any(|(known, ..)| *known == name) || self.column(name).is_some()
     }
 
     fn text(&self, name: &'static str, row: usize) -> Row<&str> {
@@ -433,7 +433,7 @@ impl Table {
     }
 
     fn known(&self, name: &'static str) -> Row<&Cells> {
-        self.of(name).ok_or_else(|| wrong(name, "missing_column", "a column of this name", "none".to_owned()))
+        self.column(name).ok_or_else(|| wrong(name, "missing_column", "a column of this name", "none".to_owned()))
     }
 }
 
