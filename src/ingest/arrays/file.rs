@@ -454,4 +454,4 @@ fn safe(mut file: File, path: &Path, name: &str, place: String) -> Result<Array>
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

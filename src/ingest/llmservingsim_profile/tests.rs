@@ -1,4 +1,4 @@
-use arrow::array::{Array, AsArray, RecordBatch};
+use arrow::array::{AsArray, RecordBatch};
 use arrow::datatypes::{ArrowPrimitiveType, Float64Type, UInt32Type, UInt64Type};
 use engine::schema::captured;
 
@@ -123,7 +123,8 @@ fn a_profile_without_its_device_is_refused() {
 #[test]
 fn bad_lines_are_set_aside() {
     let bench = Bench::new();
-    let lines = "layer,tokens,time_us,mood\nact_fn,1,2.592,x\n,1,2,x\nact_fn,-1,2,x\nact_fn,1,0,x\nact_fn,1,2\n\nq,3,1e1,x\n";
+    let lines =
+        "layer,tokens,time_us,mood\nact_fn,1,2.592,x\n,1,2,x\nact_fn,-1,2,x\nact_fn,1,0,x\nact_fn,1,2\n\nq,3,1e1,x\n";
     let path = folders(&bench, META, "dense.csv", lines);
     let summaries = bench.ingest(&[&path], &quarantine()).unwrap();
     assert_eq!((summaries[0].rows_out, summaries[0].rows_rejected), (2, 4));
