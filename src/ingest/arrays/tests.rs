@@ -40,7 +40,7 @@ fn lists(batches: &[RecordBatch], name: &str) -> Vec<Vec<f32>> {
 fn ingest(bench: &Bench, map: &str, file: &[u8]) -> engine::error::Result<super::super::Summary> {
     bench.file("a.npz", file);
     let path = bench.file("map.toml", map);
-    let options = Options { again: true, ..quarantine() };
+    let options = Options { again: true, format: Some("arrays".to_owned()), ..quarantine() };
     bench.ingest(&[&path], &options).map(|mut summaries| summaries.remove(0))
 }
 
