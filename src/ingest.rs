@@ -16,18 +16,21 @@
 
 mod aiperf;
 mod anonymize;
+mod arrays;
 mod azure;
 mod blocks;
 mod burstgpt;
 mod cells;
 mod claude_code;
 mod csv;
+mod dsa_topk;
 mod dynamo;
 mod examine;
 mod gpu;
 mod hashed;
 mod json;
 mod llmservingsim;
+mod llmservingsim_profile;
 mod llmservingsim_result;
 mod mooncake;
 mod ncu;
@@ -35,7 +38,10 @@ mod nsys;
 mod nsys_csv;
 mod nsys_parquet;
 mod nsys_sqlite;
+mod op_parquet;
+mod op_timings;
 mod otel;
+mod parquet_input;
 mod paths;
 mod pieces;
 mod prefix;
@@ -120,6 +126,10 @@ pub static ALL: &[&Format] = &[
     &nsys_csv::FORMAT,
     &ncu::FORMAT,
     &rocprofv3::FORMAT,
+    &arrays::FORMAT,
+    &dsa_topk::FORMAT,
+    &op_parquet::FORMAT,
+    &llmservingsim_profile::FORMAT,
 ];
 
 /// What a sniffer sees.
@@ -133,6 +143,8 @@ pub struct Head<'a> {
     pub directory: bool,
     /// What kind of binary file it is, if it is not text.
     pub binary: Option<&'static str>,
+    /// Where a container is, decompressed, for sniffers that must look beyond its first bytes.
+    pub file: Option<&'a Path>,
 }
 
 /// What a sniffer says.

@@ -152,6 +152,7 @@ pub static ALL: &[&Table] = &[
     &canonical::ENGINE_SAMPLES,
     &canonical::STEPS,
     &canonical::ATTENTION,
+    &canonical::SELECTIONS,
     &canonical::PREFILL_SCORES,
     &canonical::KV_STATS,
     &canonical::QUERIES,

@@ -15,6 +15,7 @@ pub fn feed(format: &str, data: &[u8]) {
         std::fs::write(path.join("recording.json"), data).expect("a file");
     } else {
         std::fs::write(&path, data).expect("a file");
+        std::fs::write(folder.path().join("meta.yaml"), "gpu: x\ntp_degrees: [1]\n").expect("a file");
     }
     let options = Options { format: Some(format.to_owned()), ..Options::standard() };
     match examine(path.to_str().expect("a path in UTF-8"), &options) {

@@ -43,7 +43,28 @@ const SAMPLES: &[(&str, &str)] = &[
     ("ncu/vectoradd_gtx1080_raw.csv", "ncu"),
     ("rocprofv3/counter_collection.csv", "rocprofv3"),
     ("rocprofv3/kernel_trace.csv", "rocprofv3"),
+    ("op_parquet/gemm_perf.parquet", "op_parquet"),
+    ("op_parquet/context_attention_perf.parquet", "op_parquet"),
+    ("op_parquet/generation_attention_perf.parquet", "op_parquet"),
+    ("op_parquet/context_mla_perf.parquet", "op_parquet"),
+    ("op_parquet/generation_mla_perf.parquet", "op_parquet"),
+    ("op_parquet/mla_context_module_perf.parquet", "op_parquet"),
+    ("op_parquet/mla_generation_module_perf.parquet", "op_parquet"),
+    ("op_parquet/moe_perf.parquet", "op_parquet"),
+    ("op_parquet/nccl_perf.parquet", "op_parquet"),
+    ("op_parquet/custom_allreduce_perf.parquet", "op_parquet"),
+    ("op_parquet/moe_a2a_perf.parquet", "op_parquet"),
+    ("op_parquet/wideep_deepep_ll_perf.parquet", "op_parquet"),
+    ("op_parquet/wideep_deepep_normal_perf.parquet", "op_parquet"),
+    ("llmservingsim_profile/attention.csv", "llmservingsim_profile"),
+    ("llmservingsim_profile/dense.csv", "llmservingsim_profile"),
+    ("llmservingsim_profile/per_sequence.csv", "llmservingsim_profile"),
+    ("llmservingsim_profile/skew.csv", "llmservingsim_profile"),
+    ("arrays/kv_vectors.toml", "arrays"),
 ];
+
+/// Samples that others are read with.
+const BESIDE: [&str; 2] = ["llmservingsim_profile/meta.yaml", "arrays/kv_vectors.npz"];
 
 #[test]
 fn each_sample_is_recognised_by_its_format_alone() {
@@ -64,7 +85,7 @@ fn every_sample_is_in_the_matrix() {
             let path = entry.unwrap().path();
             let name = path.strip_prefix(sample("")).unwrap().to_str().unwrap().to_owned();
             // The side files of RAGPulse are read with their trace.
-            let beside = name.starts_with("ragpulse/") && !name.starts_with("ragpulse/0_");
+            let beside = name.starts_with("ragpulse/") && !name.starts_with("ragpulse/0_") || BESIDE.contains(&&*name);
             let told = beside || ["README.md", "SOURCES.tsv", "quickstart.toml"].contains(&name.as_str());
             if path.is_dir() && !name.starts_with("recording-") {
                 folders.push(path);
@@ -79,6 +100,9 @@ fn every_sample_is_in_the_matrix() {
 fn rows(format: &str, bytes: &[u8]) -> Option<(u64, u64)> {
     let bench = Bench::new();
     let options = Options { format: Some(format.to_owned()), ..Options::standard() };
+    for name in BESIDE.iter().filter(|name| name.starts_with(format)) {
+        bench.file(name.rsplit('/').next().unwrap(), fs::read(sample(name)).unwrap());
+    }
     match examine(&bench.file("cut", bytes), &options) {
         Ok(found) => {
             assert_eq!(found.rows_in, found.rows_out + found.rows_rejected);
@@ -95,7 +119,9 @@ fn rows(format: &str, bytes: &[u8]) -> Option<(u64, u64)> {
 /// Cuts within a row cost that row alone: small samples are cut at every byte, large ones at 60 places spread over them.
 #[test]
 fn a_cut_never_loses_a_complete_row() {
-    for (path, format) in SAMPLES.iter().filter(|(path, _)| !path.starts_with("recording-")) {
+    // A map of arrays has no rows of its own.
+    let of_rows = |path: &str| !path.starts_with("recording-") && !path.starts_with("arrays/");
+    for (path, format) in SAMPLES.iter().filter(|(path, _)| of_rows(path)) {
         let bytes = fs::read(sample(path)).unwrap();
         if bytes.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) || bytes.starts_with(&[0x1f, 0x8b]) {
             // Compressed files fail when they are cut; that is tested elsewhere.
@@ -172,6 +198,11 @@ fn fragments() -> impl Strategy<Value = Vec<u8>> {
         "k,Agent 1,1,A,5\n",
         "Start (ns),Duration (ns),CorrId,Strm,Name\n",
         "1,2,3,4,[CUDA memcpy Host-to-Device]\n",
+        "\"selected_token_pos\":",
+        "\"kv_fetch\":",
+        "layer,tokens,time_us\n",
+        "schema = \"kvtoll.arrays.v1\"\n",
+        "[[arrays]]\n",
     ]);
     let word = prop_oneof![
         8 => words.prop_map(|word| word.as_bytes().to_vec()),

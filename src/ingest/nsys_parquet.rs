@@ -24,7 +24,7 @@ use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 use super::nsys::{self, Tables, Take, Value};
-use super::recording::{batch_rows, unbroken};
+use super::parquet_input::{self, Builder};
 use super::sink::Sink;
 use super::source::{Body, Input, PARQUET};
 use super::{Format, Head, Settings, Sniff};
@@ -90,19 +90,11 @@ struct Folder {
     names: Vec<String>,
 }
 
-type Builder = ParquetRecordBatchReaderBuilder<File>;
-
 impl Folder {
     fn open(&self, table: &str) -> Result<(Builder, &Path)> {
         let path = self.files.get(table).ok_or_else(|| Error::run(format!("no file of the table `{table}`")))?;
-        let file = File::open(path).map_err(|error| damaged(path, error.to_string()))?;
-        let builder = unbroken(|| Builder::try_new(file)).map_err(|why| damaged(path, why))?;
-        Ok((builder.map_err(|error| damaged(path, error.to_string()))?, path))
+        Ok((parquet_input::open(path)?, path))
     }
-}
-
-fn damaged(path: &Path, why: impl std::fmt::Display) -> Error {
-    Error::data(format!("cannot read `{}`: {why}", path.display()))
 }
 
 impl Tables for Folder {
@@ -124,12 +116,8 @@ impl Tables for Folder {
         let (builder, path) = self.open(table)?;
         let wanted: Vec<usize> = columns.iter().filter_map(|name| builder.schema().index_of(name).ok()).collect();
         let mask = ProjectionMask::roots(builder.parquet_schema(), wanted);
-        let rows = batch_rows(&builder).ok_or_else(|| damaged(path, "its rows are too large"))?;
-        let reader = builder.with_projection(mask).with_batch_size(rows).build();
-        let mut reader = reader.map_err(|error| damaged(path, error))?;
         let mut number = 0;
-        while let Some(batch) = unbroken(|| reader.next()).map_err(|why| damaged(path, why))? {
-            let batch = batch.map_err(|error| damaged(path, error))?;
+        parquet_input::each(path, builder.with_projection(mask), &mut |batch, _| {
             let arrays: Vec<Cells> =
                 columns.iter().map(|name| Cells::of(batch.column_by_name(name))).collect::<Result<_>>()?;
             for row in 0..batch.num_rows() {
@@ -137,8 +125,8 @@ impl Tables for Folder {
                 let values: Vec<Value<'_>> = arrays.iter().map(|cells| cells.value(row)).collect();
                 take(number, &values)?;
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 }
 

@@ -64,6 +64,20 @@ impl Problem {
         Self::at_column(path, line, number, byte_offset, 0, bad)
     }
 
+    /// A problem in a row of a table: `place` says where it is, `column` counts from 1.
+    pub(super) fn in_row(
+        place: &str,
+        row: u64,
+        column: u64,
+        code: &'static str,
+        wrong: [String; 2],
+        raw: String,
+    ) -> Self {
+        let [expected, found] = wrong;
+        let shown = format!("{place}: expected {expected}, found {found}\n  {raw}");
+        Self { line: row, column, byte_offset: 0, code, expected, found, raw, shown }
+    }
+
     /// A problem in text that begins after `before` bytes of its line.
     fn at_column(path: &str, line: &[u8], number: u64, byte_offset: u64, before: u64, bad: Bad) -> Self {
         let column = before + bad.at as u64 + 1;

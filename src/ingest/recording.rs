@@ -18,24 +18,21 @@ mod cast;
 mod check;
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
-use std::fs::{self, File};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch, StringArray, UInt32Array, UInt64Array};
 use arrow::compute::filter_record_batch;
 use arrow::datatypes::{FieldRef, Schema, UInt64Type};
-use arrow::util::display::array_value_to_string;
 use engine::error::{Error, Result};
 use engine::schema::{Cell, Table, batch_of_rows, canonical};
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use self::check::{Fault, Request};
-use super::problem::{Problem, RAW_BYTES};
+use super::parquet_input;
+use super::problem::Problem;
 use super::sink::{Event, Severity, Sink};
 use super::source::{Body, Input, hash_of};
 use super::{Format, Head, Settings, Sniff};
@@ -65,13 +62,6 @@ static TABLES: [&Table; 7] = [
     &canonical::KV_VECTORS,
 ];
 
-/// About the most bytes of a batch, and its most rows.
-const BATCH_BYTES: u64 = 16 << 20;
-const BATCH_ROWS: u64 = 64 << 10;
-
-/// The most bytes that one row may average: a token-grade row of a million tokens stays far below.
-const ROW_BYTES: u64 = 64 << 20;
-
 const UNKNOWN_COLUMN: Event = Event { severity: Severity::Info, code: "unknown_column", advice: Some("kept as it is") };
 const UNKNOWN_KEY: Event = Event { severity: Severity::Info, code: "unknown_key", advice: Some("not stored") };
 const UNKNOWN_FILE: Event = Event { severity: Severity::DataLoss, code: "unknown_file", advice: Some("not read") };
@@ -79,21 +69,21 @@ const NO_OUTPUT: Event = Event { severity: Severity::Info, code: "no_output", ad
 
 /// What `recording.json` says.
 #[derive(Debug, Deserialize)]
-struct Description {
-    schema: String,
-    model: String,
-    layers: u32,
-    query_heads: u32,
-    kv_heads: u32,
-    head_dim: u32,
-    block_tokens: u32,
-    grade: String,
-    weights: Option<String>,
-    device: Option<String>,
+pub(super) struct Description {
+    pub(super) schema: String,
+    pub(super) model: String,
+    pub(super) layers: u32,
+    pub(super) query_heads: u32,
+    pub(super) kv_heads: u32,
+    pub(super) head_dim: u32,
+    pub(super) block_tokens: u32,
+    pub(super) grade: String,
+    pub(super) weights: Option<String>,
+    pub(super) device: Option<String>,
     #[serde(alias = "licence")]
-    model_licence: Option<String>,
+    pub(super) model_licence: Option<String>,
     #[serde(flatten)]
-    other: BTreeMap<String, serde_json::Value>,
+    pub(super) other: BTreeMap<String, serde_json::Value>,
 }
 
 /// The directory of a recording: the path itself, or the parent of the `recording.json` that it names.
@@ -144,10 +134,12 @@ fn sniff(head: &Head<'_>) -> Sniff {
 }
 
 /// What the tables of a recording are read with.
-struct Context {
-    description: Description,
+pub(super) struct Context {
+    pub(super) description: Description,
     /// By local id.
     requests: BTreeMap<u64, Request>,
+    /// The rows so far.
+    seen: check::Seen,
 }
 
 fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
@@ -157,9 +149,9 @@ fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
     input.options.without_blocks("recording")?;
     input.options.with_unit("recording", None, "its columns name their units")?;
     let description = describe(directory, sink)?;
-    let mut context = Context { description, requests: BTreeMap::new() };
+    let mut context = Context::new(description);
     log_files(directory, sink)?;
-    sink.push(&canonical::RECORDINGS, recordings_row(&context.description, sink.source_id())?)?;
+    context.describe(sink)?;
     for table in TABLES {
         let path = directory.join(format!("{}.parquet", table.name));
         if path.exists() {
@@ -177,6 +169,36 @@ fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
     })
 }
 
+impl Description {
+    /// Whether the numbers can describe a model, and what is wrong.
+    pub(super) fn check(&self) -> std::result::Result<(), String> {
+        if !["blocks", "tokens", "vectors"].contains(&self.grade.as_str()) {
+            return Err(format!("expected the grade blocks, tokens or vectors, found `{}`", self.grade));
+        }
+        for (name, value) in [
+            ("layers", self.layers),
+            ("query_heads", self.query_heads),
+            ("kv_heads", self.kv_heads),
+            ("head_dim", self.head_dim),
+            ("block_tokens", self.block_tokens),
+        ] {
+            if value == 0 || value > u32::from(u16::MAX) {
+                return Err(format!("expected `{name}` from 1 to 65535, found {value}"));
+            }
+        }
+        if !self.query_heads.is_multiple_of(self.kv_heads) {
+            return Err(format!(
+                "expected `query_heads` as a multiple of `kv_heads`, found {} and {}",
+                self.query_heads, self.kv_heads
+            ));
+        }
+        if self.grade != "blocks" && self.block_tokens != 1 {
+            return Err(format!("expected `block_tokens` 1 in grade {}, found {}", self.grade, self.block_tokens));
+        }
+        Ok(())
+    }
+}
+
 fn describe(directory: &Path, sink: &mut Sink<'_>) -> Result<Description> {
     let path = directory.join("recording.json");
     let wrong = |why: String| Error::data(format!("`{}` does not describe a recording: {why}", path.display()));
@@ -184,29 +206,7 @@ fn describe(directory: &Path, sink: &mut Sink<'_>) -> Result<Description> {
     if found.schema != SCHEMA {
         return Err(wrong(format!("expected the schema `{SCHEMA}`, found `{}`", found.schema)));
     }
-    if !["blocks", "tokens", "vectors"].contains(&found.grade.as_str()) {
-        return Err(wrong(format!("expected the grade blocks, tokens or vectors, found `{}`", found.grade)));
-    }
-    for (name, value) in [
-        ("layers", found.layers),
-        ("query_heads", found.query_heads),
-        ("kv_heads", found.kv_heads),
-        ("head_dim", found.head_dim),
-        ("block_tokens", found.block_tokens),
-    ] {
-        if value == 0 || value > u32::from(u16::MAX) {
-            return Err(wrong(format!("expected `{name}` from 1 to 65535, found {value}")));
-        }
-    }
-    if !found.query_heads.is_multiple_of(found.kv_heads) {
-        return Err(wrong(format!(
-            "expected `query_heads` as a multiple of `kv_heads`, found {} and {}",
-            found.query_heads, found.kv_heads
-        )));
-    }
-    if found.grade != "blocks" && found.block_tokens != 1 {
-        return Err(wrong(format!("expected `block_tokens` 1 in grade {}, found {}", found.grade, found.block_tokens)));
-    }
+    found.check().map_err(wrong)?;
     for key in found.other.keys() {
         sink.log(UNKNOWN_KEY, &format!("the key `{key}` of `recording.json` has no column"), None, None);
     }
@@ -247,10 +247,7 @@ fn recordings_row(description: &Description, source_id: u32) -> Result<RecordBat
 }
 
 fn read_table(context: &mut Context, table: &'static Table, path: &Path, sink: &mut Sink<'_>) -> Result<()> {
-    let damaged = |why: String| Error::data(format!("cannot read `{}`: {why}", path.display()));
-    let file = File::open(path).map_err(|error| damaged(error.to_string()))?;
-    let builder = unbroken(|| ParquetRecordBatchReaderBuilder::try_new(file)).map_err(&damaged)?;
-    let builder = builder.map_err(|error| damaged(error.to_string()))?;
+    let builder = parquet_input::open(path)?;
     if let Some(name) = cast::missing(table, builder.schema()).next() {
         return Err(Error::data(format!(
             "column `{name}` of table `{}` is missing in `{}`",
@@ -264,42 +261,11 @@ fn read_table(context: &mut Context, table: &'static Table, path: &Path, sink: &
             sink.log(UNKNOWN_COLUMN, &message, None, None);
         }
     }
-    let rows = batch_rows(&builder).ok_or_else(|| damaged(format!("expected rows of at most {ROW_BYTES} bytes")))?;
-    let mut reader = builder.with_batch_size(rows).build().map_err(|error| damaged(error.to_string()))?;
-    let mut first_row = 1;
-    while let Some(batch) = unbroken(|| reader.next()).map_err(&damaged)? {
-        let batch = batch.map_err(|error| damaged(error.to_string()))?;
-        sink.found(batch.num_rows() as u64);
+    parquet_input::each(path, builder, &mut |batch, first_row| {
         let batch = with_supplied(table, &batch, sink)?;
-        let head_dim = context.description.head_dim;
-        let batch = cast::to_table(table, &batch, head_dim, path, first_row)?;
-        let good = checked(context, table, &batch, path, first_row, sink)?;
-        first_row += batch.num_rows() as u64;
-        sink.push(table, with_source_ids(context, &good)?)?;
-    }
-    Ok(())
-}
-
-/// What `read` gives; what is wrong where the Parquet reader panics, as it does on some damaged pages.
-pub(super) fn unbroken<T>(read: impl FnOnce() -> T) -> std::result::Result<T, String> {
-    // The reader is not used again after a panic.
-    catch_unwind(AssertUnwindSafe(read)).map_err(|_| "its pages are damaged".to_owned())
-}
-
-/// Rows per batch, from the number of values per row; none if a row would be too large.
-pub(super) fn batch_rows(builder: &ParquetRecordBatchReaderBuilder<File>) -> Option<usize> {
-    let mut least = BATCH_ROWS;
-    for group in builder.metadata().row_groups() {
-        let rows = u64::try_from(group.num_rows()).unwrap_or(0).max(1);
-        let values: u64 = group.columns().iter().map(|column| u64::try_from(column.num_values()).unwrap_or(0)).sum();
-        let text: u64 = u64::try_from(group.total_byte_size()).unwrap_or(0);
-        let per_row = (values.saturating_mul(8).saturating_add(text)) / rows;
-        if per_row > ROW_BYTES {
-            return None;
-        }
-        least = least.min((BATCH_BYTES / per_row.max(1)).max(1));
-    }
-    usize::try_from(least).ok()
+        let batch = cast::to_table(table, &batch, context.description.head_dim, path, first_row)?;
+        context.take(table, &batch, path, first_row, sink)
+    })
 }
 
 /// The batch with the columns that a recorder may leave out.
@@ -336,45 +302,66 @@ fn with_supplied(table: &'static Table, batch: &RecordBatch, sink: &mut Sink<'_>
     Ok(RecordBatch::try_new(Arc::new(Schema::new(fields)), columns)?)
 }
 
-/// The good rows of a batch; the others are set aside. Learns the requests.
-fn checked(
-    context: &mut Context,
-    table: &'static Table,
-    batch: &RecordBatch,
-    path: &Path,
-    first_row: u64,
-    sink: &mut Sink<'_>,
-) -> Result<RecordBatch> {
-    let Description { layers, query_heads, kv_heads, block_tokens, .. } = context.description;
-    let shape = check::Shape { layers, query_heads, kv_heads, block_tokens };
-    let faults = if table.name == canonical::REQUESTS.name {
-        check::requests(batch, &mut context.requests)?
-    } else {
-        check::rows(table, batch, &shape, &context.requests)?
-    };
-    for (row, fault) in faults.iter().enumerate() {
-        if let Some(fault) = fault {
-            sink.reject(problem(table, batch, path, first_row + row as u64, row, fault))?;
+impl Context {
+    /// A recording of this description, without requests.
+    pub(super) fn new(description: Description) -> Self {
+        Self { description, requests: BTreeMap::new(), seen: check::Seen::default() }
+    }
+
+    /// The row of `recordings`.
+    pub(super) fn describe(&self, sink: &mut Sink<'_>) -> Result<()> {
+        sink.push(&canonical::RECORDINGS, recordings_row(&self.description, sink.source_id())?)
+    }
+
+    /// Takes rows of a table that are in its types: the good ones go on, the others are set aside. `requests` comes first.
+    pub(super) fn take(
+        &mut self,
+        table: &'static Table,
+        batch: &RecordBatch,
+        path: &Path,
+        first_row: u64,
+        sink: &mut Sink<'_>,
+    ) -> Result<()> {
+        sink.found(batch.num_rows() as u64);
+        let good = self.checked(table, batch, path, first_row, sink)?;
+        sink.push(table, with_source_ids(self, &good)?)
+    }
+
+    /// The good rows of a batch; the others are set aside. Learns the requests.
+    fn checked(
+        &mut self,
+        table: &'static Table,
+        batch: &RecordBatch,
+        path: &Path,
+        first_row: u64,
+        sink: &mut Sink<'_>,
+    ) -> Result<RecordBatch> {
+        let faults = if table.name == canonical::REQUESTS.name {
+            check::requests(batch, &mut self.requests)?
+        } else {
+            let Description { layers, query_heads, kv_heads, block_tokens, .. } = self.description;
+            let shape = check::Shape { layers, query_heads, kv_heads, block_tokens };
+            let mut faults = check::rows(table, batch, &shape, &self.requests)?;
+            self.seen.note(table, batch, &shape, &self.requests, &mut faults)?;
+            faults
+        };
+        for (row, fault) in faults.iter().enumerate() {
+            if let Some(fault) = fault {
+                sink.reject(problem(table, batch, path, first_row + row as u64, row, fault))?;
+            }
         }
+        if faults.iter().all(Option::is_none) {
+            return Ok(batch.clone());
+        }
+        let good: BooleanArray = faults.iter().map(|fault| Some(fault.is_none())).collect();
+        Ok(filter_record_batch(batch, &good)?)
     }
-    if faults.iter().all(Option::is_none) {
-        return Ok(batch.clone());
-    }
-    let good: BooleanArray = faults.iter().map(|fault| Some(fault.is_none())).collect();
-    Ok(filter_record_batch(batch, &good)?)
 }
 
 fn problem(table: &Table, batch: &RecordBatch, path: &Path, number: u64, row: usize, fault: &Fault) -> Problem {
     let column = table.columns.iter().position(|column| column.name == fault.column).map_or(0, |at| at as u64 + 1);
-    let mut raw = format!("{} row {number}:", table.name);
-    for (field, values) in batch.schema().fields().iter().zip(batch.columns()) {
-        // Lists are long; the numbers before them say which row it is.
-        if !field.data_type().is_nested() && raw.len() < RAW_BYTES / 2 && values.is_valid(row) {
-            let value = array_value_to_string(values, row).unwrap_or_default();
-            let value: String = value.chars().take(200).collect();
-            let _ = write!(raw, " {}={value}", field.name());
-        }
-    }
+    // Lists are long; the numbers before them say which row it is.
+    let raw = format!("{} row {number}: {}", table.name, parquet_input::raw(batch, row));
     let place = format!("{}: row {number}, column `{}`", path.display(), fault.column);
     Problem {
         line: number,

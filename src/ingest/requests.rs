@@ -71,6 +71,8 @@ pub(super) struct Requests {
     token_ids: [Sparse<ListBuilder<UInt32Builder>>; 2],
     entries: usize,
     segments: Segments,
+    /// Whether the rows of the file are something else, and requests only follow from them.
+    beside: bool,
 }
 
 /// Builders of `context_segments`.
@@ -108,7 +110,13 @@ impl Requests {
                 tokens: UInt32Builder::new(),
                 born: UInt32Builder::new(),
             },
+            beside: false,
         }
+    }
+
+    /// Requests that follow from the rows of a file and are none of them.
+    pub(super) fn beside() -> Self {
+        Self { beside: true, ..Self::new() }
     }
 
     /// Adds a request and hands a full batch on; gives the request's local id.
@@ -188,7 +196,12 @@ impl Requests {
             self.hit.finish(),
         ];
         self.entries = 0;
-        sink.push(&REQUESTS, RecordBatch::try_new(REQUESTS.arrow(), columns)?)?;
+        let batch = RecordBatch::try_new(REQUESTS.arrow(), columns)?;
+        if self.beside {
+            sink.push_detail(&REQUESTS, batch)?;
+        } else {
+            sink.push(&REQUESTS, batch)?;
+        }
         self.segments.flush(sink)
     }
 }

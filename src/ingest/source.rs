@@ -265,7 +265,11 @@ impl<'a> Source<'a> {
     pub(super) fn head(&self) -> Head<'_> {
         let directory = matches!(self.kind, Kind::Directory(_));
         let binary = if directory { None } else { binary(&self.head) };
-        Head { path: self.path, bytes: &self.head, directory, binary }
+        let file = match &self.kind {
+            Kind::File { file, .. } => Some(file.path()),
+            Kind::Stream { .. } | Kind::Directory(_) => None,
+        };
+        Head { path: self.path, bytes: &self.head, directory, binary, file }
     }
 
     /// none, gzip, zstd or xz.

@@ -627,6 +627,82 @@ fn rows_of_a_recording_that_break_a_rule_are_named() {
     assert_eq!(error, "column `layer` of table `prefill_scores` is missing in `DIR/prefill_scores.parquet`");
 }
 
+/// A fault in one cell of a table: the column, its row, and what then stands there.
+fn with_cell<T: arrow::array::ArrowPrimitiveType>(
+    batch: &RecordBatch,
+    name: &str,
+    at: usize,
+    cell: T::Native,
+) -> RecordBatch {
+    let values = batch.column_by_name(name).unwrap().as_primitive::<T>();
+    let changed: arrow::array::PrimitiveArray<T> =
+        values.iter().enumerate().map(|(row, value)| if row == at { Some(cell) } else { value }).collect();
+    replace(batch, name, std::sync::Arc::new(changed))
+}
+
+#[test]
+fn steps_and_scores_of_a_recording_are_checked() {
+    use arrow::array::{Float32Builder, ListBuilder, StringArray};
+    use arrow::datatypes::UInt16Type;
+    use std::sync::Arc;
+
+    let bench = Bench::new();
+    let directory = copied(&bench, "recording-block");
+    change(&directory, "steps", |batch| {
+        let phases: Vec<&str> = (0..batch.num_rows())
+            .map(|row| match row {
+                0 => "prefill",
+                4 => "warmup",
+                _ => "decode",
+            })
+            .collect();
+        let batch = replace(&batch, "phase", Arc::new(StringArray::from(phases)));
+        let context = batch.column_by_name("context_tokens").unwrap().as_primitive::<UInt32Type>().value(7);
+        let batch = with_cell::<UInt32Type>(&batch, "new_tokens", 7, context + 1);
+        // Row 10 once more as row 11, with its context.
+        let context = batch.column_by_name("context_tokens").unwrap().as_primitive::<UInt32Type>().value(9);
+        let batch = with_cell::<UInt32Type>(&batch, "step", 10, 9);
+        with_cell::<UInt32Type>(&batch, "context_tokens", 10, context)
+    });
+    change(&directory, "prefill_scores", |batch| {
+        let lists = batch.column_by_name("score").unwrap().as_list::<i32>().clone();
+        let mut changed = ListBuilder::new(Float32Builder::new());
+        for row in 0..lists.len() {
+            let mut values = lists.value(row).as_primitive::<Float32Type>().values().to_vec();
+            if row == 5 {
+                values[3] = f32::NAN;
+            }
+            changed.values().append_slice(&values);
+            changed.append(true);
+        }
+        replace(&batch, "score", Arc::new(changed.finish()))
+    });
+    change(&directory, "kv_stats", |batch| {
+        let head = batch.column_by_name("kv_head").unwrap().as_primitive::<UInt16Type>();
+        let layer = batch.column_by_name("layer").unwrap().as_primitive::<UInt16Type>();
+        assert_eq!((layer.value(3), head.value(3), head.value(4)), (1, 0, 1));
+        with_cell::<UInt16Type>(&batch, "kv_head", 4, 0)
+    });
+    let first = std::cell::Cell::new(true);
+    change(&directory, "attention", |batch| {
+        if first.replace(false) { with_cell::<Float32Type>(&batch, "out_norm", 2, f32::INFINITY) } else { batch }
+    });
+    let path = directory.to_str().unwrap();
+    let error = bench.ingest(&[path], &Options::standard()).unwrap_err().to_string().replace(path, "DIR");
+    for expected in [
+        "DIR/steps.parquet: row 5, column `phase`: expected `prefill` or `decode`, found `warmup`",
+        "DIR/steps.parquet: row 8, column `new_tokens`: expected at most",
+        "DIR/steps.parquet: row 11, column `step`: expected each row of a request once, found step 9, context_tokens",
+        "DIR/attention.parquet: row 3, column `out_norm`: expected finite numbers, found inf as number 0",
+        "DIR/prefill_scores.parquet: row 6, column `score`: expected finite numbers, found NaN as number 3",
+        "DIR/kv_stats.parquet: row 5, column `layer`: expected each row of a request once, found layer 1, kv_head 0 again",
+    ] {
+        assert!(error.contains(expected), "{expected}\n{error}");
+    }
+    assert_eq!(bench.ingest(&[path], &quarantine()).unwrap()[0].rows_rejected, 6);
+    check_law(&bench);
+}
+
 #[test]
 fn damaged_recordings_fail_and_do_not_panic() {
     let bench = Bench::new();

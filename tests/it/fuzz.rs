@@ -21,7 +21,7 @@ use crate::support::root;
 const MOST: usize = 24 << 10;
 
 /// Formats without a real sample: lines in their form.
-const WRITTEN: [(&str, &str); 6] = [
+const WRITTEN: &[(&str, &str)] = &[
     (
         "otel",
         r#"{"resourceSpans": [{"scopeSpans": [{"spans": [{"traceId": "5b8e", "spanId": "eee1", "name": "llm_request", "startTimeUnixNano": "1544712660000000000", "endTimeUnixNano": "1544712661000000000", "attributes": [{"key": "gen_ai.usage.prompt_tokens", "value": {"intValue": "128"}}, {"key": "gen_ai.usage.completion_tokens", "value": {"intValue": "12"}}, {"key": "gen_ai.latency.time_to_first_token", "value": {"doubleValue": 0.045}}], "status": {"code": 1}}]}]}]}
@@ -47,6 +47,11 @@ const WRITTEN: [(&str, &str); 6] = [
     ),
     // Only its first bytes are text; the adapter's own tests damage whole files.
     ("nsys_parquet", "PAR1"),
+    (
+        "dsa_topk",
+        r#"{"event": "dsa_topk", "request_id": "r0", "layer_id": 0, "step_idx": 100, "seq_len_current": 101, "selected_token_pos": [100, 17, 0, 64], "block_size_tokens": 64, "selected_block_ids": [1, 0], "unique_blocks": 2, "scores_stats": {}, "kv_fetch": {"hbm": {"hit_blocks": 2, "bytes_read": 2304, "read_ops": 2, "latency_us": 1.25, "batch_size": 1}, "local_pool": null, "remote_pool": {"bytes_read": 0, "latency_us": null}}, "prefix": {}}
+"#,
+    ),
     ("servegen", "1800,0,0,,0,0\n2400,0.085,6.69324386291654,Gamma,0.02232167101916883,73.01783087211976\n"),
 ];
 
@@ -111,6 +116,8 @@ struct Seed {
     name: String,
     bytes: Vec<u8>,
     folder: Option<PathBuf>,
+    /// Files that must stand beside the input.
+    beside: Vec<PathBuf>,
 }
 
 fn decompressed(path: &Path) -> Vec<u8> {
@@ -142,6 +149,7 @@ fn seeds() -> Vec<Seed> {
             name: "written".to_owned(),
             bytes: text.repeat(3).into_bytes(),
             folder: None,
+            beside: Vec::new(),
         })
         .collect();
     let mut paths: Vec<PathBuf> = Vec::new();
@@ -155,12 +163,14 @@ fn seeds() -> Vec<Seed> {
     }
     paths.sort();
     for path in paths {
-        let found = inspect(path.to_str().unwrap()).unwrap();
-        let Some(format) = found.format else { continue };
+        // Files that others are read with are of no format.
+        let Some(format) = inspect(path.to_str().unwrap()).ok().and_then(|found| found.format) else { continue };
+        let beside = ["meta.yaml", "kv_vectors.npz"].map(|name| path.with_file_name(name));
+        let beside = beside.into_iter().filter(|path| path.exists()).collect();
         let name = path.strip_prefix(root()).unwrap().display().to_string();
         let folder = path.is_dir().then(|| path.clone());
         let bytes = decompressed(&folder.as_ref().map_or(path, |folder| folder.join("recording.json")));
-        seeds.push(Seed { format, name, bytes, folder });
+        seeds.push(Seed { format, name, bytes, folder, beside });
     }
     seeds
 }
@@ -212,6 +222,9 @@ fn place(seed: &Seed, bytes: &[u8], folder: &Path, random: &mut Generator) -> St
     let path = folder.join("input");
     let Some(recording) = &seed.folder else {
         std::fs::write(&path, bytes).unwrap();
+        for file in &seed.beside {
+            std::fs::copy(file, folder.join(file.file_name().unwrap())).unwrap();
+        }
         return path.to_str().unwrap().to_owned();
     };
     std::fs::create_dir_all(&path).unwrap();

@@ -202,6 +202,27 @@ pub static ATTENTION: Table = Table {
     ],
 };
 
+/// Positions that a sparse attention read.
+pub static SELECTIONS: Table = Table {
+    name: "selections",
+    doc: "which KV positions the indexer of a sparse attention selected for one layer in one decode step; how much mass they got is not known",
+    scope: Scope::Store,
+    columns: &[
+        known("request_id", U64, "", "The request."),
+        known("step", U32, "", "The decode step, from 1."),
+        known("layer", U16, "", "The layer, from 0."),
+        known("context_tokens", U32, "tokens", "Tokens that could be selected."),
+        known("block_tokens", U16, "tokens", "Tokens of the engine's KV blocks; 1 where it names none."),
+        known("positions", ListU32, "", "The selected positions in the order of the file, highest score first."),
+        maybe("hbm_bytes", U64, "bytes", "Bytes of KV that the engine read from its own memory for them."),
+        maybe("hbm_latency_ns", I64, "ns", "How long that took."),
+        maybe("local_pool_bytes", U64, "bytes", "Bytes read from a pool on the same host."),
+        maybe("local_pool_latency_ns", I64, "ns", "How long that took."),
+        maybe("remote_pool_bytes", U64, "bytes", "Bytes read from a pool on another host."),
+        maybe("remote_pool_latency_ns", I64, "ns", "How long that took."),
+    ],
+};
+
 /// Scores of prompt tokens.
 pub static PREFILL_SCORES: Table = Table {
     name: "prefill_scores",

@@ -57,7 +57,7 @@ static TWO: Csv = Csv {
 };
 
 fn sniffed(head: &str) -> Sniff {
-    sniff(&TWO, &Head { path: "x", bytes: head.as_bytes(), directory: false, binary: None })
+    sniff(&TWO, &Head { path: "x", bytes: head.as_bytes(), directory: false, binary: None, file: None })
 }
 
 #[test]

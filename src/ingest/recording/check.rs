@@ -1,11 +1,26 @@
 //! The rules that the rows of a recording keep.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
-use arrow::array::{Array, ArrowPrimitiveType, AsArray, ListArray, PrimitiveArray, RecordBatch};
-use arrow::datatypes::{Float32Type, UInt16Type, UInt32Type, UInt64Type};
+use arrow::array::{Array, ArrowPrimitiveType, AsArray, ListArray, PrimitiveArray, RecordBatch, UInt64Array};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Float32Type, UInt16Type, UInt32Type, UInt64Type};
 use engine::error::{Error, Result};
-use engine::schema::Table;
+use engine::schema::{Table, Type};
+
+use crate::ingest::problem::quoted;
+
+/// What names a row of each table, behind its request. A step may come several times, as a prefill in chunks does, if
+/// it names other engine steps or, where it names none, another context.
+const KEYS: [(&str, &[&str]); 6] = [
+    ("steps", &["step", "engine_step", "context_tokens"]),
+    ("attention", &["step", "layer", "kv_head"]),
+    ("prefill_scores", &["channel", "rows", "layer", "kv_head"]),
+    ("kv_stats", &["layer", "kv_head"]),
+    ("queries", &["step", "layer", "query_head"]),
+    ("kv_vectors", &["layer", "kv_head", "token"]),
+];
 
 /// How far the masses of a row may be from 1: recorders keep about 11 bits of a mass.
 const MASS_ERROR: f64 = 2e-3;
@@ -88,6 +103,10 @@ pub(super) fn rows(
         }
         found.push(request);
     }
+    for column in table.columns.iter().filter(|column| matches!(column.kind, Type::F32 | Type::ListF32 | Type::Vector))
+    {
+        finite(batch, column.name, &mut faults);
+    }
     for (name, limit) in [("layer", shape.layers), ("kv_head", shape.kv_heads), ("query_head", shape.query_heads)] {
         if let Ok(values) = column::<UInt16Type>(batch, name) {
             note(&mut faults, |row| {
@@ -98,6 +117,7 @@ pub(super) fn rows(
         }
     }
     match table.name {
+        "steps" => steps(batch, &mut faults)?,
         "attention" => attention(batch, shape, &mut faults)?,
         "prefill_scores" => scores(batch, shape, &found, &mut faults)?,
         "kv_stats" => stats(batch, &found, &mut faults)?,
@@ -121,6 +141,50 @@ fn note(faults: &mut [Option<Fault>], rule: impl Fn(usize) -> Option<Fault>) {
             *known = rule(row);
         }
     }
+}
+
+/// Sets aside rows with a NaN or an infinity in a column.
+fn finite(batch: &RecordBatch, name: &'static str, faults: &mut [Option<Fault>]) {
+    let Some(array) = batch.column_by_name(name) else { return };
+    let (values, range): (&[f32], Box<dyn Fn(usize) -> Range<usize>>) =
+        if let Some(single) = array.as_primitive_opt::<Float32Type>() {
+            (single.values(), Box::new(|row| row..row + usize::from(single.is_valid(row))))
+        } else if let Some(lists) = array.as_list_opt::<i32>()
+            && let Some(values) = lists.values().as_primitive_opt::<Float32Type>()
+        {
+            let offsets = lists.value_offsets();
+            (values.values(), Box::new(move |row| offsets[row] as usize..offsets[row + 1] as usize))
+        } else if let Some(lists) = array.as_fixed_size_list_opt()
+            && let Some(values) = lists.values().as_primitive_opt::<Float32Type>()
+        {
+            let width = lists.value_length() as usize;
+            (values.values(), Box::new(move |row| (lists.offset() + row) * width..(lists.offset() + row + 1) * width))
+        } else {
+            return;
+        };
+    note(faults, |row| {
+        let values = values.get(range(row)).unwrap_or_default();
+        let at = values.iter().position(|value| !value.is_finite())?;
+        Some(fault(name, "not_finite", "finite numbers", format!("{} as number {at}", values[at])))
+    });
+}
+
+fn steps(batch: &RecordBatch, faults: &mut [Option<Fault>]) -> Result<()> {
+    let context = column::<UInt32Type>(batch, "context_tokens")?;
+    let new = column::<UInt32Type>(batch, "new_tokens")?;
+    let phases = batch.column_by_name("phase").and_then(|array| array.as_string_opt::<i32>());
+    let phases = phases.ok_or_else(|| not_as_cast("phase"))?;
+    note(faults, |row| {
+        let phase = phases.value(row);
+        let known = phase == "prefill" || phase == "decode";
+        (!known).then(|| fault("phase", "unknown_phase", "`prefill` or `decode`", quoted(phase.as_bytes())))
+    });
+    note(faults, |row| {
+        let (new, context) = (new.value(row), context.value(row));
+        let expected = || format!("at most {context} as in `context_tokens`");
+        (new > context).then(|| fault("new_tokens", "out_of_range", expected(), new.to_string()))
+    });
+    Ok(())
 }
 
 fn attention(batch: &RecordBatch, shape: &Shape, faults: &mut [Option<Fault>]) -> Result<()> {
@@ -201,6 +265,85 @@ fn stats(batch: &RecordBatch, of: &[Option<Request>], faults: &mut [Option<Fault
         });
     }
     Ok(())
+}
+
+/// Which rows there were, as one bit each: rows of a table that come again are faults.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    /// Sets of 64 neighbouring rows, by table, request and place; rows that stand together share one.
+    rows: BTreeMap<Neighbours, u64>,
+    /// A number for each channel with its rows.
+    channels: BTreeMap<(String, Option<u64>), u64>,
+}
+
+/// Table, request, what else names the rows, and their place over 64.
+type Neighbours = (&'static str, u64, u64, u64);
+
+impl Seen {
+    /// Notes the good rows of a batch; those that were there before are faults.
+    pub(super) fn note(
+        &mut self,
+        table: &'static Table,
+        batch: &RecordBatch,
+        shape: &Shape,
+        requests: &BTreeMap<u64, Request>,
+        faults: &mut [Option<Fault>],
+    ) -> Result<()> {
+        let Some((_, key)) = KEYS.iter().find(|(name, _)| *name == table.name) else { return Ok(()) };
+        let ids = column::<UInt64Type>(batch, "request_id")?;
+        let columns: Vec<(&'static str, UInt64Array)> =
+            key.iter().filter_map(|name| Some((*name, numbers(batch, name)?))).collect();
+        let channels = batch.column_by_name("channel").and_then(|array| array.as_string_opt::<i32>());
+        for (row, fault_of_row) in faults.iter_mut().enumerate() {
+            let Some(request) = requests.get(&ids.value(row)).filter(|_| fault_of_row.is_none()) else { continue };
+            let number = |name: &str| {
+                let (_, of) = columns.iter().find(|(column, _)| *column == name)?;
+                of.is_valid(row).then(|| of.value(row))
+            };
+            let channel = channels.map_or(0, |channels| self.channel(channels.value(row), number("rows")));
+            let (name, other, place) = place(table.name, shape, &number);
+            let bits = self.rows.entry((name, request.number, channel | other, place >> 6)).or_default();
+            let bit = 1 << (place & 63);
+            if *bits & bit != 0 {
+                let again = key.iter().filter_map(|name| Some(format!("{name} {}", number(name)?)));
+                let found = format!("{} again", again.collect::<Vec<String>>().join(", "));
+                *fault_of_row = Some(fault(key[0], "duplicate_row", "each row of a request once", found));
+            }
+            *bits |= bit;
+        }
+        Ok(())
+    }
+
+    /// A number for a channel, the same one each time.
+    fn channel(&mut self, name: &str, rows: Option<u64>) -> u64 {
+        let next = self.channels.len() as u64;
+        *self.channels.entry((name.to_owned(), rows)).or_insert(next)
+    }
+}
+
+/// The numbers of a column, if it has any.
+fn numbers(batch: &RecordBatch, name: &str) -> Option<UInt64Array> {
+    let array = batch.column_by_name(name).filter(|array| array.data_type().is_integer())?;
+    Some(cast(array, &DataType::UInt64).ok()?.as_primitive_opt::<UInt64Type>()?.clone())
+}
+
+/// Where a row stands among those of its request: a set of places, what else names it, and its place. Rows that follow
+/// each other have neighbouring places. Layers and heads are within the shape, so that nothing overflows.
+fn place(table: &'static str, shape: &Shape, number: &dyn Fn(&str) -> Option<u64>) -> (&'static str, u64, u64) {
+    let step = number("step").unwrap_or(0);
+    if table == "steps" {
+        // The context grows with the step, and so does the engine's step, so that their difference seldom changes.
+        let context = number("context_tokens").unwrap_or(0).wrapping_sub(step);
+        let engine = number("engine_step").map(|engine| engine.wrapping_sub(step));
+        return engine.map_or((table, context, step), |engine| ("steps of an engine", engine, step));
+    }
+    let heads = u64::from(if table == "queries" { shape.query_heads } else { shape.kv_heads });
+    let head = number("query_head").or(number("kv_head")).unwrap_or(0);
+    let in_step = number("layer").unwrap_or(0) * heads + head;
+    match number("token") {
+        Some(token) => (table, 0, (in_step << 32) | token),
+        None => (table, 0, step * u64::from(shape.layers) * heads + in_step),
+    }
 }
 
 fn fault(column: &'static str, code: &'static str, expected: impl Into<String>, found: impl Into<String>) -> Fault {
