@@ -14,9 +14,12 @@
 //!
 //! To add a format, write `ingest/<name>.rs` with a `FORMAT`, and add it to [`ALL`].
 
+mod accelsim;
+mod accesses;
 mod aiperf;
 mod anonymize;
 mod azure;
+mod block_events;
 mod blocks;
 mod burstgpt;
 mod claude_code;
@@ -26,9 +29,11 @@ mod examine;
 mod gpu;
 mod hashed;
 mod json;
+mod kv_events;
 mod llmservingsim;
 mod llmservingsim_result;
 mod mooncake;
+mod nvbit;
 mod otel;
 mod paths;
 mod pieces;
@@ -40,6 +45,7 @@ mod recent;
 mod recording;
 mod requests;
 mod rows;
+mod sequence;
 mod servegen;
 mod sink;
 mod source;
@@ -47,10 +53,13 @@ mod sparse;
 mod splitwise;
 mod tair;
 mod time;
+mod trtllm_events;
+mod value;
 mod vidur;
 mod vllm_bench;
 mod walk;
 mod weka;
+mod words;
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -108,6 +117,10 @@ pub static ALL: &[&Format] = &[
     &otel::FORMAT,
     &claude_code::FORMAT,
     &recording::FORMAT,
+    &kv_events::FORMAT,
+    &trtllm_events::FORMAT,
+    &nvbit::FORMAT,
+    &accelsim::FORMAT,
 ];
 
 /// What a sniffer sees.
