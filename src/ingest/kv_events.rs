@@ -350,7 +350,7 @@ impl Reader<'_> {
                 sink.log(TOKENS, "an event has pairs of token ids", place.0, place.1);
                 &[]
             }
-            event::Tokens::Ids(ids) if ids.len() as u64 == expected => ids,
+            event::Tokens::Ids(ids) if ids.is_empty() || ids.len() as u64 == expected => ids,
             event::Tokens::Ids(_) => {
                 sink.log(TOKENS, "an event has another number of token ids than its blocks hold", place.0, place.1);
                 &[]

@@ -26,6 +26,7 @@ use engine::error::{Error, Result};
 
 use super::accesses::{Access, Accesses, LANES, kind, width_of};
 use super::gpu::{Gpu, Kernel};
+use super::pieces::Place;
 use super::problem::{Bad, Problem, RAW_BYTES};
 use super::rows;
 use super::sink::{Event, Severity, Sink};
@@ -212,9 +213,9 @@ impl Reader {
             }
             Err(bad) => {
                 sink.found(1);
-                let mut problem = Problem::in_line(path, understood(text, &bad), line.number, line.offset, bad);
-                problem.column += (line.bytes.len() - text.len()) as u64;
-                sink.reject(problem)?;
+                let column = (line.bytes.len() - text.len()) as u64;
+                let place = Place { line: line.number, column, offset: line.offset };
+                sink.reject(Problem::in_piece(path, understood(text, &bad), place, bad))?;
             }
         }
         Ok(())
@@ -286,7 +287,7 @@ fn lanes(part: Part<'_>, opcode: &str, addresses: &mut Vec<u64>) -> std::result:
 fn launch(context: u64, part: Part<'_>) -> std::result::Result<Traced<'_>, Bad> {
     const ID: &[u8] = b" - grid launch id ";
     let split = memchr::memmem::rfind(part.bytes, ID);
-    let split = split.ok_or_else(|| bad(part.at + part.bytes.len(), "` - grid launch id `"))?;
+    let split = split.ok_or_else(|| bad(part.at, "a kernel, and ` - grid launch id ` behind it"))?;
     let name = kernel_name(Part { bytes: &part.bytes[..split], at: part.at })?;
     let mut kernel = Kernel { category: "kernel", name, ..Kernel::default() };
     let (mut id, mut unknown) = (None, 0);
