@@ -15,20 +15,21 @@
 //! #END_TB
 //! ```
 //!
-//! A row is an instruction that reads or writes memory, and goes to `accesses` with the sectors that its active lanes touch;
-//! instructions without memory are counted, and so are memory instructions whose lanes are all off. The header of a kernel is
-//! a row of `kernels`. After the width stands the way of the addresses: 0 lists one for each active lane, 1 is a base and a
-//! stride over neighbouring lanes, 2 is a base and the difference of each active lane from the one before. Read are tracer
-//! versions 3 to 6: those that group lines by thread block, and raw `.trace` files, where thread block and warp stand before
-//! each line; version 5 and later write immediates after the addresses, which are not stored. `.xz` is undone.
+//! A row is an instruction that reads or writes memory, and goes to `accesses` with the sectors that its active lanes
+//! touch; instructions without memory are counted, and so are memory instructions whose lanes are all off. The header
+//! of a kernel is a row of `kernels`. After the width stands the way of the addresses: 0 lists one for each active
+//! lane, 1 is a base and a stride over neighbouring lanes, 2 is a base and the difference of each active lane from the
+//! one before. Read are tracer versions 3 to 6: those that group lines by thread block, and raw `.trace` files, where
+//! thread block and warp stand before each line; version 5 and later write immediates after the addresses, which are
+//! not stored. `.xz` is undone.
 //!
 //! ```text
 //! MemcpyHtoD,0x00007fb02d700000,4096
 //! kernel-1.traceg
 //! ```
 //!
-//! Of a list, `kernelslist.g`, the copies go to `kernels`; their times are not traced and their addresses not stored. A list
-//! without copies is refused, since it says nothing of its kernels but the names of their files.
+//! Of a list, `kernelslist.g`, the copies go to `kernels`; their times are not traced and their addresses not stored. A
+//! list without copies is refused, since it says nothing of its kernels but the names of their files.
 //!
 //! Refused, line by line: an instruction that ends early or goes on, a broken number, an instruction outside a warp, a
 //! stride over lanes with gaps. Tracers before version 3 are refused as a whole. A warp that has another number of

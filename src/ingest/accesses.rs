@@ -1,5 +1,5 @@
-//! Rows of `accesses` on their way into record batches, and what the SASS of a memory instruction says, for any adapter of
-//! a tracer of warps.
+//! Rows of `accesses` on their way into record batches, and what the SASS of a memory instruction says, for any adapter
+//! of a tracer of warps.
 
 use std::sync::Arc;
 
@@ -171,8 +171,8 @@ fn sectors(addresses: &[u64], width: u32, into: &mut Vec<u64>) {
     into.dedup();
 }
 
-/// The memory space of an instruction, and whether it writes (NVIDIA, CUDA Binary Utilities, instruction set reference).
-/// A copy from global to shared memory is traced once for each of its two addresses.
+/// The memory space of an instruction, and whether it writes (NVIDIA, CUDA Binary Utilities, instruction set
+/// reference). A copy from global to shared memory is traced once for each of its two addresses.
 pub(super) fn kind(opcode: &str, address: u64) -> (&'static str, bool) {
     match opcode.split('.').next().unwrap_or_default() {
         "LDG" => ("global", false),
@@ -190,8 +190,8 @@ pub(super) fn kind(opcode: &str, address: u64) -> (&'static str, bool) {
     }
 }
 
-/// Bytes of each lane by the opcode: its first part that is a size in bits, such as `128`, `U8` or `F16x2`, and 4 without
-/// one. A lane of a matrix load or store names a row of 16 bytes.
+/// Bytes of each lane by the opcode: its first part that is a size in bits, such as `128`, `U8` or `F16x2`, and 4
+/// without one. A lane of a matrix load or store names a row of 16 bytes.
 pub(super) fn width_of(opcode: &str) -> u32 {
     let mut parts = opcode.split('.');
     if matches!(parts.next(), Some("LDSM" | "STSM")) {

@@ -1,10 +1,10 @@
 //! KV cache events of vLLM and SGLang: which blocks were stored, removed or cleared.
 //!
-//! Both engines publish over ZeroMQ: a message is a topic, a sequence number, and a packed batch. There is no standard file
-//! for these, so that kvtoll defines one, in two forms, and reads a third.
+//! Both engines publish over ZeroMQ: a message is a topic, a sequence number, and a packed batch. There is no standard
+//! file for these, so that kvtoll defines one, in two forms, and reads a third.
 //!
-//! **Frames**: the eight bytes `KVEVENT1`, then one `MessagePack` array for each message: sequence number, time of receipt in
-//! nanoseconds since 1970 (or nil), topic, payload as it came. A subscriber in Python writes it so:
+//! **Frames**: the eight bytes `KVEVENT1`, then one `MessagePack` array for each message: sequence number, time of
+//! receipt in nanoseconds since 1970 (or nil), topic, payload as it came. A subscriber in Python writes it so:
 //!
 //! ```text
 //! out.write(b"KVEVENT1")
@@ -26,23 +26,24 @@
 //! [1.0, [{"type": "BlockStored", "block_hashes": [123], "parent_block_hash": null, "token_ids": [1, 2], "block_size": 2, "lora_id": null, "medium": "GPU", "metadata": {"cache_salt": "tenant-a"}}], null]
 //! ```
 //!
-//! A batch is its time in seconds, its events and, if there are several, the data-parallel rank; or an object with the keys
-//! `ts`, `events`, `data_parallel_rank`. An event is a list that begins with its name, or an object with `type`; both are told
-//! event by event, so that they may mix. The positional form grew at its end (medium, adapter's name, extra keys, group,
-//! kind of attention, window), and trailing fields may be absent; SGLang puts an object with `cache_salt` in.
+//! A batch is its time in seconds, its events and, if there are several, the data-parallel rank; or an object with the
+//! keys `ts`, `events`, `data_parallel_rank`. An event is a list that begins with its name, or an object with `type`;
+//! both are told event by event, so that they may mix. The positional form grew at its end (medium, adapter's name,
+//! extra keys, group, kind of attention, window), and trailing fields may be absent; SGLang puts an object with
+//! `cache_salt` in.
 //!
-//! A row is one block of an event; `cleared` is a row without a block. The parent of a block is the block before it in its
-//! event, that of the first is the event's parent. Hashes are numbers of 64 bits, signed ones kept bit by bit, or digests of
-//! any length (in JSON: text in hex or base64), kept whole in `block_hash_bytes`. Token ids are kept if there are as many as
-//! the blocks hold; pairs of them, as speculative decoding sends, and other counts are logged. The extra keys of blocks, the
-//! window of sliding attention and keys that are not listed here are not stored, and logged.
+//! A row is one block of an event; `cleared` is a row without a block. The parent of a block is the block before it in
+//! its event, that of the first is the event's parent. Hashes are numbers of 64 bits, signed ones kept bit by bit, or
+//! digests of any length (in JSON: text in hex or base64), kept whole in `block_hash_bytes`. Token ids are kept if
+//! there are as many as the blocks hold; pairs of them, as speculative decoding sends, and other counts are logged. The
+//! extra keys of blocks, the window of sliding attention and keys that are not listed here are not stored, and logged.
 //!
-//! Gaps in the sequence are lost messages and are reported with their number, repeated and reordered ones too. The end marker
-//! of a replay (-1, without payload) is no row.
+//! Gaps in the sequence are lost messages and are reported with their number, repeated and reordered ones too. The end
+//! marker of a replay (-1, without payload) is no row.
 //!
-//! Refused: a message that cannot be decoded, as one row; an event of an unknown name, without hashes, with a broken number
-//! or hash, each as one row, while the other events of its message are kept. Damage of a file of frames ends it, since the
-//! next frame cannot be found.
+//! Refused: a message that cannot be decoded, as one row; an event of an unknown name, without hashes, with a broken
+//! number or hash, each as one row, while the other events of its message are kept. Damage of a file of frames ends it,
+//! since the next frame cannot be found.
 
 use std::borrow::Cow;
 
@@ -367,7 +368,8 @@ fn log_unknown(names: &[String], place: Place, sink: &mut Sink<'_>) {
     }
 }
 
-/// An envelope, its payload and its unknown keys. A batch is an envelope that says nothing; an end marker has no payload.
+/// An envelope, its payload and its unknown keys. A batch is an envelope that says nothing; an end marker has no
+/// payload.
 type Opened<'n, 'a> = (Envelope<'n>, Option<&'n Node<'a>>, Vec<String>);
 
 fn envelope<'n, 'a>(node: &'n Node<'a>) -> std::result::Result<Opened<'n, 'a>, Bad> {

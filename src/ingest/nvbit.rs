@@ -1,23 +1,24 @@
-//! Output of NVBit's `mem_trace`: a line for each memory instruction of a warp, between the lines of the traced program.
+//! Output of NVBit's `mem_trace`: a line for each memory instruction of a warp, between the lines of the traced
+//! program.
 //!
 //! ```text
 //! MEMTRACE: CTX 0x000055c1a8f3b2d0 - LAUNCH - Kernel pc 0x00007f3d5f200000 - Kernel name vecAdd(double*, double*, double*, int) - grid launch id 0 - grid size 98,1,1 - block size 1024,1,1 - nregs 16 - shmem 0 - cuda stream id 0
 //! MEMTRACE: CTX 0x000055c1a8f3b2d0 - grid_launch_id 0 - CTA 0,0,0 - warp 3 - LDG.E.64 - 0x00007f3d32e00600 0x00007f3d32e00608 ... (32 addresses)
 //! ```
 //!
-//! An instruction is a row of `accesses`, a launch is one of `kernels`. Kernel names hold blanks, commas and ` - `, so that a
-//! launch is read from its end; older builds write `Kernel 0x...` for `Kernel pc 0x...`. Instructions find the name of their
-//! kernel by context and launch number among the last 1,024 launches; one whose launch was not printed is kept under the
-//! name `launch N`, which is logged.
+//! An instruction is a row of `accesses`, a launch is one of `kernels`. Kernel names hold blanks, commas and ` - `, so
+//! that a launch is read from its end; older builds write `Kernel 0x...` for `Kernel pc 0x...`. Instructions find the
+//! name of their kernel by context and launch number among the last 1,024 launches; one whose launch was not printed is
+//! kept under the name `launch N`, which is logged.
 //!
 //! The tracer writes an address for each of the 32 lanes and loses the mask of those that took part. An address of 0 is
-//! taken for a lane that did not, except in shared and local memory, where it can be one. The number of active lanes and the
-//! bytes they asked for stay unknown; sectors are those of the addresses that are there. The width of a lane is that of the
-//! opcode's suffix. There are no times.
+//! taken for a lane that did not, except in shared and local memory, where it can be one. The number of active lanes
+//! and the bytes they asked for stay unknown; sectors are those of the addresses that are there. The width of a lane is
+//! that of the opcode's suffix. There are no times.
 //!
-//! What the traced program prints is counted and kept nowhere: not in rows, not in the log, not in rejects, which hold only
-//! the part of a line that was understood. Refused, line by line: instructions of other than 32 addresses, without any
-//! address, or with a broken number, such as those into which the program printed.
+//! What the traced program prints is counted and kept nowhere: not in rows, not in the log, not in rejects, which hold
+//! only the part of a line that was understood. Refused, line by line: instructions of other than 32 addresses, without
+//! any address, or with a broken number, such as those into which the program printed.
 
 use std::collections::VecDeque;
 use std::rc::Rc;

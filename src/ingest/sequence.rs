@@ -1,8 +1,8 @@
 //! Numbered messages: which of them are missing, came twice or came late.
 //!
-//! Each publisher numbers its messages from 0 without a gap, so that a number that never comes is a lost message. Several
-//! publishers may write into one file; topic and rank tell them apart. A message may come late or twice, since lost ones can
-//! be asked for again. A publisher that starts anew begins at a lower number with a later time.
+//! Each publisher numbers its messages from 0 without a gap, so that a number that never comes is a lost message.
+//! Several publishers may write into one file; topic and rank tell them apart. A message may come late or twice, since
+//! lost ones can be asked for again. A publisher that starts anew begins at a lower number with a later time.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -123,8 +123,8 @@ impl Streams {
         }
     }
 
-    /// Takes the number of a message that cannot be read, and whose publisher is therefore known by topic alone: it is bad,
-    /// not lost.
+    /// Takes the number of a message that cannot be read, and whose publisher is therefore known by topic alone: it is
+    /// bad, not lost.
     pub(super) fn unreadable(&mut self, topic: &str, seq: u64) {
         let of_topic = self.streams.iter_mut().filter(|(publisher, _)| publisher.0 == topic);
         for (_, stream) in of_topic {

@@ -7,15 +7,16 @@
 //! {"event_id": 3, "data": {"type": "updated", "block_hash": 1, "cache_level": {"type": "event_diff", "old_value": 0, "new_value": 1}, "priority": null}}
 //! ```
 //!
-//! A row is one block of an event; `created`, which says how many blocks there are, is a row without a block. `event_id` is
-//! the sequence number, counted for each rank of attention data parallelism: gaps, repeats and disorder are reported. There
-//! are no times. Cache level 0 is the pool in GPU memory and is kept as `GPU`, level 1 the one in host memory, `CPU`. Blocks
-//! of another attention window are another pool, so that the window's size tells groups apart and is kept in `group_index`.
-//! The parent of a block is the block before it in its event. The size of a block is the number of its tokens.
+//! A row is one block of an event; `created`, which says how many blocks there are, is a row without a block.
+//! `event_id` is the sequence number, counted for each rank of attention data parallelism: gaps, repeats and disorder
+//! are reported. There are no times. Cache level 0 is the pool in GPU memory and is kept as `GPU`, level 1 the one in
+//! host memory, `CPU`. Blocks of another attention window are another pool, so that the window's size tells groups
+//! apart and is kept in `group_index`. The parent of a block is the block before it in its event. The size of a block
+//! is the number of its tokens.
 //!
-//! Priorities, numbers of blocks per level, token ids of other kinds than text, and keys that are not listed here are not
-//! stored, and logged. Refused, as one row each: what is no JSON, and an event without `event_id`, with an unknown type, or
-//! with a broken number or hash.
+//! Priorities, numbers of blocks per level, token ids of other kinds than text, and keys that are not listed here are
+//! not stored, and logged. Refused, as one row each: what is no JSON, and an event without `event_id`, with an unknown
+//! type, or with a broken number or hash.
 
 use engine::error::{Error, Result};
 

@@ -1,7 +1,7 @@
 //! Values of JSON and of `MessagePack` in one form, for adapters whose files hold the same messages in both.
 //!
-//! A value is read as a whole, so that there is a limit to how many a message may hold and how deep it may go. Numbers keep
-//! their 64 bits; those with a fraction are kept as text, since a time must not go through floating point twice.
+//! A value is read as a whole, so that there is a limit to how many a message may hold and how deep it may go. Numbers
+//! keep their 64 bits; those with a fraction are kept as text, since a time must not go through floating point twice.
 
 use std::borrow::Cow;
 
