@@ -122,6 +122,11 @@ impl<'a> Part<'a> {
         Some((Self { bytes: &self.bytes[..at], ..self }, Self { bytes: &self.bytes[at + 3..], at: self.at + at + 3 }))
     }
 
+    /// As [`Part::split`], where there must be more. Nothing is known yet of what stands here.
+    fn field(self) -> std::result::Result<(Self, Self), Bad> {
+        self.split().ok_or_else(|| bad(self.at, "a field, and ` - ` with the next one behind it"))
+    }
+
     /// What stands behind this text, which it must begin with.
     fn after(self, text: &str) -> std::result::Result<&'a [u8], Bad> {
         self.bytes.strip_prefix(text.as_bytes()).ok_or_else(|| bad(self.at, &format!("`{text}`")))
@@ -237,19 +242,18 @@ fn parse<'a>(text: &'a [u8], addresses: &mut Vec<u64>) -> std::result::Result<Tr
     if is_message {
         return Ok(Traced::Message);
     }
-    let ends = || bad(text.len(), "` - ` and the next field");
-    let (context, rest) = Part { bytes: text, at: 0 }.split().ok_or_else(ends)?;
+    let (context, rest) = Part { bytes: text, at: 0 }.field()?;
     let context = hex(context.after("CTX ")?).ok_or_else(|| bad(4, "the context in hex"))?;
-    let (what, rest) = rest.split().ok_or_else(ends)?;
+    let (what, rest) = rest.field()?;
     if what.bytes == b"LAUNCH" {
         return launch(context, rest);
     }
     let number = decimal(what.after("grid_launch_id ")?).ok_or_else(|| bad(what.at + 15, "a launch's number"))?;
-    let (cta, rest) = rest.split().ok_or_else(ends)?;
+    let (cta, rest) = rest.field()?;
     let place = triple(cta.after("CTA ")?).ok_or_else(|| bad(cta.at + 4, "a thread block as `x,y,z`"))?;
-    let (warp, rest) = rest.split().ok_or_else(ends)?;
+    let (warp, rest) = rest.field()?;
     let warp = decimal(warp.after("warp ")?).ok_or_else(|| bad(warp.at + 5, "a warp as a whole number"))?;
-    let (opcode, rest) = rest.split().ok_or_else(ends)?;
+    let (opcode, rest) = rest.field()?;
     let is_opcode = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_');
     let opcode = std::str::from_utf8(opcode.bytes)
         .ok()

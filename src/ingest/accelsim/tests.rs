@@ -171,7 +171,7 @@ fn bad_lines_are_refused_with_their_place() {
     ];
     for (line, expected) in cases {
         let error = bench.error(format!("{HEADER}{GROUP}insts = 1\n{line}\n")).to_string();
-        assert!(error.contains("FILE:11:") && error.contains(expected), "{line}: {error}");
+        assert!(error.contains("FILE:12:") && error.contains(expected), "{line}: {error}");
     }
     let error = bench.error(format!("{HEADER}0010 ffffffff 1 R1 MOV 0 0\n")).to_string();
     assert!(error.contains("thread block and warp, then an instruction"), "{error}");
@@ -209,6 +209,7 @@ fn copies_of_a_kernel_list_are_kernels() {
     assert_eq!(text(&kernels, "copy_kind"), vec![Some("host_to_device".to_owned()); 2]);
     assert_eq!(kernels[0].column_by_name("start_ns").unwrap().null_count(), 2);
     check_law(&bench);
+    let bench = Bench::new();
     let error = bench.error("kernel-1.traceg\nkernel-2.traceg.xz\n").to_string();
     assert!(
         error.starts_with("expected copies in the kernel list `FILE`, found the names of kernel files alone"),

@@ -159,8 +159,14 @@ impl Frames<'_> {
     fn next(&mut self) -> std::result::Result<Option<Frame>, Stop> {
         let first = self.some(1)?;
         let Some(first) = first.first() else { return Ok(None) };
-        if *first != 0x94 {
-            return Err(bad("frame", "a frame: an array of four", format!("the byte {first:#04x}")));
+        let length = match Marker::from_u8(*first) {
+            Marker::FixArray(length) => u64::from(length),
+            Marker::Array16 => self.unsigned(2)?,
+            Marker::Array32 => self.unsigned(4)?,
+            _ => return Err(bad("frame", "a frame: an array of four", format!("the byte {first:#04x}"))),
+        };
+        if length != 4 {
+            return Err(bad("frame", "a frame: an array of four", format!("an array of {length}")));
         }
         let (seq, end) = match self.whole("a sequence number")? {
             Some(Whole::Unsigned(u64::MAX) | Whole::Negative(-1)) => (None, true),
