@@ -14,10 +14,13 @@
 //!
 //! To add a format, write `ingest/<name>.rs` with a `FORMAT`, and add it to [`ALL`].
 
+mod accelsim;
+mod accesses;
 mod aiperf;
 mod anonymize;
 mod arrays;
 mod azure;
+mod block_events;
 mod blocks;
 mod burstgpt;
 mod cells;
@@ -29,6 +32,7 @@ mod examine;
 mod gpu;
 mod hashed;
 mod json;
+mod kv_events;
 mod llmservingsim;
 mod llmservingsim_profile;
 mod llmservingsim_result;
@@ -38,6 +42,7 @@ mod nsys;
 mod nsys_csv;
 mod nsys_parquet;
 mod nsys_sqlite;
+mod nvbit;
 mod op_parquet;
 mod op_timings;
 mod otel;
@@ -53,6 +58,7 @@ mod recording;
 mod requests;
 mod rocprofv3;
 mod rows;
+mod sequence;
 mod servegen;
 mod sink;
 mod source;
@@ -60,10 +66,13 @@ mod sparse;
 mod splitwise;
 mod tair;
 mod time;
+mod trtllm_events;
+mod value;
 mod vidur;
 mod vllm_bench;
 mod walk;
 mod weka;
+mod words;
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -130,6 +139,10 @@ pub static ALL: &[&Format] = &[
     &dsa_topk::FORMAT,
     &op_parquet::FORMAT,
     &llmservingsim_profile::FORMAT,
+    &kv_events::FORMAT,
+    &trtllm_events::FORMAT,
+    &nvbit::FORMAT,
+    &accelsim::FORMAT,
 ];
 
 /// What a sniffer sees.

@@ -1,25 +1,27 @@
 //! Keyed hashes in the place of free text, for stores that leave the house.
 //!
-//! Replaced are the ids that people and systems choose: `source_key`, `session_id` and `tenant` of a request, the names of
-//! context segments, text columns that only the file knows, and the text of rows that could not be read. Models, kinds and
-//! numbers stay. The same text under the same key becomes the same id, in any table and any store, so that sessions and
-//! shared segments still match; without the key it cannot be guessed at by trying names.
+//! Replaced are the ids that people and systems choose: `source_key`, `session_id` and `tenant` of a request, the names
+//! of context segments, salt and topic of a KV event (topics often name a host), text columns that only the file knows,
+//! and the text of rows that could not be read. Models, kinds and numbers stay. The same text under the same key
+//! becomes the same id, in any table and any store, so that sessions and shared segments still match; without the key
+//! it cannot be guessed at by trying names.
 
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray};
 use arrow::datatypes::DataType;
 use engine::error::{Error, Result};
-use engine::schema::{Table, canonical};
+use engine::schema::{Table, canonical, captured};
 use sha2::{Digest, Sha256};
 
 use super::sink::{LogEntry, Severity};
 use crate::store::hex;
 
 /// Columns of text that are replaced, by table.
-const COLUMNS: [(&str, &[&str]); 2] = [
+const COLUMNS: [(&str, &[&str]); 3] = [
     (canonical::REQUESTS.name, &["source_key", "session_id", "tenant"]),
     (canonical::CONTEXT_SEGMENTS.name, &["segment_id"]),
+    (captured::BLOCK_EVENTS.name, &["salt", "topic"]),
 ];
 
 /// Columns that quote the file.

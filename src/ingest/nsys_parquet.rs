@@ -13,7 +13,6 @@
 //! Refused as a whole: damaged files and pages, compression that is not built in. Row by row: as in the SQLite export.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use arrow::array::{Array, ArrayRef, AsArray};
@@ -21,7 +20,6 @@ use arrow::compute::{CastOptions, cast_with_options};
 use arrow::datatypes::{DataType, Float64Type, Int64Type};
 use engine::error::{Error, Result};
 use parquet::arrow::ProjectionMask;
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 use super::nsys::{self, Tables, Take, Value};
 use super::parquet_input::{self, Builder};

@@ -52,6 +52,22 @@ const WRITTEN: &[(&str, &str)] = &[
         r#"{"event": "dsa_topk", "request_id": "r0", "layer_id": 0, "step_idx": 100, "seq_len_current": 101, "selected_token_pos": [100, 17, 0, 64], "block_size_tokens": 64, "selected_block_ids": [1, 0], "unique_blocks": 2, "scores_stats": {}, "kv_fetch": {"hbm": {"hit_blocks": 2, "bytes_read": 2304, "read_ops": 2, "latency_us": 1.25, "batch_size": 1}, "local_pool": null, "remote_pool": {"bytes_read": 0, "latency_us": null}}, "prefix": {}}
 "#,
     ),
+    (
+        "trtllm_events",
+        r#"{"event_id": 0, "data": {"type": "created", "num_blocks_per_cache_level": [100, 0]}, "window_size": 2048}
+{"event_id": 1, "data": {"type": "stored", "parent_hash": null, "blocks": [{"type": "stored_block", "block_hash": 4203099703668305365, "tokens": [{"type": "unique_token", "token_id": 1, "token_extra_id": 0}, {"type": "unique_token", "token_id": 2, "token_extra_id": 0}], "cache_level": 0, "priority": 35}]}, "window_size": 2048}
+{"event_id": 2, "data": {"type": "updated", "block_hash": 4203099703668305365, "cache_level": {"type": "event_diff", "new_value": 1, "old_value": 0}, "priority": null}}
+{"event_id": 3, "data": {"type": "removed", "block_hashes": [4203099703668305365]}, "attention_dp_rank": 0}
+"#,
+    ),
+    (
+        "nvbit",
+        "the program's own words\nMEMTRACE: CTX 0x000055c1 - LAUNCH - Kernel pc 0x00007f3d5f200000 - Kernel name add(double*, int) \
+         - grid launch id 0 - grid size 98,1,1 - block size 1024,1,1 - nregs 16 - shmem 0 - cuda stream id 0\nMEMTRACE: CTX \
+         0x000055c1 - grid_launch_id 0 - CTA 0,0,0 - warp 3 - LDG.E.64 - 0x7f00 0x7f08 0x7f10 0x7f18 0x7f20 0x7f28 0x7f30 \
+         0x7f38 0x7f40 0x7f48 0x7f50 0x7f58 0x7f60 0x7f68 0x7f70 0x7f78 0x7f80 0x7f88 0x7f90 0x7f98 0x7fa0 0x7fa8 0x7fb0 \
+         0x7fb8 0x7fc0 0x7fc8 0x7fd0 0x7fd8 0x0 0x0 0x0 0x0 \n",
+    ),
     ("servegen", "1800,0,0,,0,0\n2400,0.085,6.69324386291654,Gamma,0.02232167101916883,73.01783087211976\n"),
 ];
 
@@ -127,6 +143,11 @@ fn decompressed(path: &Path) -> Vec<u8> {
         Some([0x1f, 0x8b, ..]) => {
             let mut whole = Vec::new();
             std::io::Read::read_to_end(&mut flate2::read::MultiGzDecoder::new(&bytes[..]), &mut whole).unwrap();
+            whole
+        }
+        Some([0xfd, b'7', b'z', b'X']) => {
+            let mut whole = Vec::new();
+            std::io::Read::read_to_end(&mut liblzma::read::XzDecoder::new(&bytes[..]), &mut whole).unwrap();
             whole
         }
         _ => bytes,
