@@ -19,21 +19,26 @@ mod anonymize;
 mod azure;
 mod blocks;
 mod burstgpt;
+mod chakra;
 mod claude_code;
 mod csv;
 mod dynamo;
+mod elements;
 mod examine;
 mod gpu;
 mod hashed;
 mod json;
+mod kineto;
 mod llmservingsim;
 mod llmservingsim_result;
 mod mooncake;
+mod operators;
 mod otel;
 mod paths;
 mod pieces;
 mod prefix;
 mod problem;
+mod pytorch_et;
 mod qwen;
 mod ragpulse;
 mod recent;
@@ -108,6 +113,9 @@ pub static ALL: &[&Format] = &[
     &otel::FORMAT,
     &claude_code::FORMAT,
     &recording::FORMAT,
+    &kineto::FORMAT,
+    &pytorch_et::FORMAT,
+    &chakra::FORMAT,
 ];
 
 /// What a sniffer sees.

@@ -36,6 +36,10 @@ const SAMPLES: &[(&str, &str)] = &[
     ("aiperf/profile_export_record_1.json", "aiperf"),
     ("aiperf/profile_export_record_2.json", "aiperf"),
     ("vllm_bench/minimax_m25_tep8_conc32.json", "vllm_bench"),
+    ("kineto/alexnet_a100.json.gz", "kineto"),
+    ("kineto/resnet_v100_cut.json", "kineto"),
+    ("kineto/triton_a100_cut.json", "kineto"),
+    ("pytorch_et/simple_add.json.gz", "pytorch_et"),
     ("recording-token", "recording"),
     ("recording-block/recording.json", "recording"),
 ];
@@ -157,6 +161,12 @@ fn fragments() -> impl Strategy<Value = Vec<u8>> {
         "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n",
         "arrived_at,num_prefill_tokens,num_decode_tokens\n",
         "5,",
+        "\"traceEvents\":",
+        "\"nodes\":",
+        "{\"ph\":\"X\",\"name\":\"a\",\"ts\":",
+        "\"args\":",
+        "\"baseTimeNanoseconds\":",
+        "\u{7}\n\u{5}0.0.4",
     ]);
     let word = prop_oneof![
         8 => words.prop_map(|word| word.as_bytes().to_vec()),

@@ -197,6 +197,11 @@ impl<'a> Sink<'a> {
     /// Counts an event; `message` describes the kind, and is one entry of the log. Once the log is long, further kinds
     /// of a code share an entry: a file in which each row has keys of its own must not fill the memory.
     pub(super) fn log(&mut self, event: Event, message: &str, line: Option<u64>, byte: Option<u64>) {
+        self.log_count(event, message, 1, line, byte);
+    }
+
+    /// As [`Sink::log`], for an event that the adapter counted; the line and the byte are those of the first.
+    pub(super) fn log_count(&mut self, event: Event, message: &str, count: u64, line: Option<u64>, byte: Option<u64>) {
         let message = match self.log.len() {
             0..KINDS => message,
             _ if self.log.iter().any(|entry| entry.code == event.code && entry.message == message) => message,
@@ -204,11 +209,11 @@ impl<'a> Sink<'a> {
         };
         let known = self.log.iter_mut().find(|entry| entry.code == event.code && entry.message == message);
         match known {
-            Some(entry) => entry.count += 1,
+            Some(entry) => entry.count += count,
             None => self.log.push(LogEntry {
                 severity: event.severity,
                 code: event.code,
-                count: 1,
+                count,
                 first_line: line,
                 first_byte: byte,
                 message: message.to_owned(),

@@ -21,7 +21,7 @@ use crate::support::root;
 const MOST: usize = 24 << 10;
 
 /// Formats without a real sample: lines in their form.
-const WRITTEN: [(&str, &str); 4] = [
+const WRITTEN: [(&str, &str); 5] = [
     (
         "otel",
         r#"{"resourceSpans": [{"scopeSpans": [{"spans": [{"traceId": "5b8e", "spanId": "eee1", "name": "llm_request", "startTimeUnixNano": "1544712660000000000", "endTimeUnixNano": "1544712661000000000", "attributes": [{"key": "gen_ai.usage.prompt_tokens", "value": {"intValue": "128"}}, {"key": "gen_ai.usage.completion_tokens", "value": {"intValue": "12"}}, {"key": "gen_ai.latency.time_to_first_token", "value": {"doubleValue": 0.045}}], "status": {"code": 1}}]}]}]}
@@ -37,6 +37,10 @@ const WRITTEN: [(&str, &str); 4] = [
         "vllm_bench",
         r#"{"model_id": "m", "num_prompts": 2, "request_rate": "inf", "mean_ttft_ms": 75.0, "input_lens": [7, 9], "output_lens": [3, 1], "ttfts": [0.08, 0.07], "itls": [[0.01, 0.02], []], "start_times": [1.5, 1.6], "generated_texts": ["a", "b"], "errors": ["", "timeout"]}
 "#,
+    ),
+    (
+        "chakra",
+        "\u{7}\n\u{5}0.0.4\u{27}\u{8}\u{6}\u{12}\u{b}aten::empty\u{18}\u{4}\"\u{1}\u{3}0\u{5}8\u{2}R\r\n\ttid_of_op8\u{1}\u{9}\u{8}\u{3}\u{12}\u{3}add\u{18}\u{7}",
     ),
     ("servegen", "1800,0,0,,0,0\n2400,0.085,6.69324386291654,Gamma,0.02232167101916883,73.01783087211976\n"),
 ];
