@@ -86,6 +86,7 @@ fn begins(bytes: &[u8], first_key: &[u8]) -> bool {
 /// How far the value goes with which `bytes` begin; `ended` if nothing follows them. Strings and nesting are followed,
 /// nothing else is checked.
 fn extent(bytes: &[u8], ended: bool, first_key: &[u8]) -> Extent {
+    let starts = |at: usize| begins(bytes.get(at..(at + LOOK).min(bytes.len())).unwrap_or_default(), first_key);
     let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
     for (at, byte) in bytes.iter().enumerate() {
         if in_string {
@@ -94,6 +95,8 @@ fn extent(bytes: &[u8], ended: bool, first_key: &[u8]) -> Extent {
                 b'\n' => return Extent::Broken(at),
                 _ if escaped => escaped = false,
                 b'\\' => escaped = true,
+                // Quotes within a string have a backslash: a quote is missing before this record.
+                b'{' if starts(at) => return Extent::Broken(at),
                 b'"' if depth == 0 => return Extent::Whole(at + 1),
                 b'"' => in_string = false,
                 _ => {}
@@ -102,9 +105,7 @@ fn extent(bytes: &[u8], ended: bool, first_key: &[u8]) -> Extent {
         }
         match byte {
             // The next record, before this one is closed.
-            b'{' if depth > 0 && begins(bytes.get(at..(at + LOOK).min(bytes.len())).unwrap_or_default(), first_key) => {
-                return Extent::Broken(at);
-            }
+            b'{' if depth > 0 && starts(at) => return Extent::Broken(at),
             b'"' => in_string = true,
             b'{' | b'[' => depth += 1,
             b'}' | b']' if depth == 1 => return Extent::Whole(at + 1),

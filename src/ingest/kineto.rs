@@ -538,7 +538,7 @@ fn copy_kind(name: &str) -> &'static str {
 
 /// `/home/someone/model.py(12): forward` without its folders.
 fn without_folders(name: &str) -> &str {
-    let file = name.split("): ").next().unwrap_or_default();
+    let Some((file, _)) = name.split_once("): ") else { return name };
     name.get(file.rfind(['/', '\\']).map_or(0, |slash| slash + 1)..).unwrap_or(name)
 }
 

@@ -4,7 +4,7 @@ use engine::schema::canonical;
 use engine::schema::captured::{ANNOTATIONS, KERNELS};
 
 use crate::ingest::tests::{Bench, check_law, column, quarantine, read, text};
-use crate::ingest::{Options, inspect};
+use crate::ingest::{Options, examine, inspect};
 
 fn number(mut value: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -144,8 +144,8 @@ fn every_cut_keeps_the_complete_nodes() {
         let path = bench.file("a.et", &whole[..cut]);
         let complete = ends.iter().filter(|end| **end <= cut).count().saturating_sub(1) as u64;
         let cut_off = u64::from(!ends.contains(&cut));
-        match bench.ingest(&[&path], &options) {
-            Ok(found) => assert_eq!((found[0].rows_out, found[0].rows_rejected), (complete, cut_off), "{cut}"),
+        match examine(&path, &options) {
+            Ok(found) => assert_eq!((found.rows_out, found.rows_rejected), (complete, cut_off), "{cut}"),
             Err(error) => assert_eq!((complete, error.kind()), (0, engine::error::Kind::Data), "{cut}"),
         }
     }

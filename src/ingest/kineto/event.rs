@@ -65,11 +65,6 @@ pub(super) fn parse(bytes: &[u8], unit: TimeUnit) -> Result<(Event<'_>, usize), 
     if event.is_row() && event.start.is_none() {
         return Err(missing("the key `ts` in an event"));
     }
-    if let Some((duration, _)) = event.duration
-        && duration < 0
-    {
-        return Err(bad_at(bytes, 0, "negative", "`dur` of at least zero"));
-    }
     Ok((event, length))
 }
 
@@ -92,7 +87,13 @@ impl<'a> Event<'a> {
             b"pid" => self.process = id(scan, bytes, "`pid`")?,
             b"tid" => self.thread = id(scan, bytes, "`tid`")?,
             b"ts" => self.start = instant(scan, "`ts`", unit)?,
-            b"dur" => self.duration = instant(scan, "`dur`", unit)?,
+            b"dur" => {
+                let at = scan.at();
+                self.duration = instant(scan, "`dur`", unit)?;
+                if self.duration.is_some_and(|(duration, _)| duration < 0) {
+                    return Err(scan.bad_from(at, "negative", "`dur` of at least zero"));
+                }
+            }
             b"args" if scan.peek() == Some(b'{') => {
                 walk::object(scan, "`args`", &mut |scan, key, at| self.argument(scan, key, at))?;
             }

@@ -257,9 +257,9 @@ fn a_refused_event_is_shown_with_its_place() {
     assert_eq!(
         error.to_string().lines().skip(2).collect::<Vec<_>>(),
         [
-            "FILE:3:3: expected `dur` of at least zero, found `{`",
-            "  {\"ph\": \"X\", \"cat\": \"cpu_op\", \"name\": …",
-            "  ^"
+            "FILE:3:107: expected `dur` of at least zero, found `-63.813`",
+            "  …mm\", \"pid\": 7, \"tid\": 8, \"ts\": 1712195495519689.047, \"dur\": -63.813, \"args\": {\"External id\": 2}}",
+            "                                                               ^"
         ]
     );
     let error = bench.error(profile(&[OPERATOR]).replace("]}", ""));
