@@ -73,6 +73,12 @@ const EPOCH_NS: i64 = 1_000_000_000_000_000_000;
 /// Events between a kernel and its launch.
 const WINDOW: u64 = 64;
 
+/// Bytes of a name that does not wait for its launch, and of one whose memory is not used again.
+const LONG: usize = 64 << 10;
+
+/// Bytes of a process that is a word.
+const WORD: usize = 200;
+
 /// The most keys that are counted apart.
 const KEYS: usize = 64;
 
@@ -298,7 +304,8 @@ impl<'i> Reader<'i> {
             (Some(category), _) => self.kernel(category, event, (start_ns, duration_ns), elements),
             (None, word) => self.annotation(word, event, (start_ns, duration_ns), sink)?,
         }
-        self.release(self.events, sink)?;
+        let long = self.waiting.back().is_some_and(|last| last.name.len() >= LONG);
+        self.release(if long { u64::MAX } else { self.events }, sink)?;
         Ok(None)
     }
 
@@ -388,7 +395,7 @@ impl<'i> Reader<'i> {
         } else if let Id::Text(text) = &event.process
             && !text.is_empty()
         {
-            domain = Some(text.as_ref());
+            domain = text.get(..text.floor_char_boundary(WORD));
         }
         let annotation = Annotation {
             name: if event.category == "python_function" { without_folders(name) } else { name },
@@ -433,7 +440,9 @@ impl<'i> Reader<'i> {
         {
             self.without_launch += u64::from(!launched);
             self.gpu.push_kernel(&Kernel { name: &name, ..kernel }, sink)?;
-            self.names.push(name);
+            if name.capacity() <= LONG {
+                self.names.push(name);
+            }
         }
         Ok(())
     }

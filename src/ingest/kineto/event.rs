@@ -7,6 +7,9 @@ use super::super::problem::Bad;
 use super::super::time::{TimeUnit, decimal_ns};
 use super::super::walk::{self, Unknown};
 
+/// The most unknown keys of an event that are counted.
+const MOST: usize = 256;
+
 /// A process or a thread, as it is written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) enum Id<'a> {
@@ -99,10 +102,7 @@ impl<'a> Event<'a> {
             }
             // Flow events join by `id`, which is the correlation again; `s` is the scope of an instant.
             b"args" | b"id" | b"bp" | b"s" | b"cname" | b"tts" | b"tdur" => scan.skip()?,
-            _ => {
-                self.unknown.push((key, at));
-                scan.skip()?;
-            }
+            _ => self.unknown(scan, key, at)?,
         }
         Ok(())
     }
@@ -118,12 +118,17 @@ impl<'a> Event<'a> {
             b"grid" => self.grid = self.three(scan, "grid")?,
             b"block" => self.block = self.three(scan, "block")?,
             _ if is_known(key) => scan.skip()?,
-            _ => {
-                self.unknown.push((key, at));
-                scan.skip()?;
-            }
+            _ => self.unknown(scan, key, at)?,
         }
         Ok(())
+    }
+
+    /// Notes a key that nobody knows, unless the event has very many of them.
+    fn unknown(&mut self, scan: &mut Scan<'a>, key: &'a [u8], at: usize) -> Result<(), Bad> {
+        if self.unknown.len() < MOST {
+            self.unknown.push((key, at));
+        }
+        scan.skip()
     }
 
     /// A number of at least zero; anything else is noted and skipped, since operators use these keys in other ways.
