@@ -1,4 +1,4 @@
-//! Execution traces of MLCommons Chakra: Protocol Buffers, each message behind its length.
+//! Execution traces of Chakra, by `MLCommons`: Protocol Buffers, each message behind its length.
 //!
 //! ```text
 //! 07                                              length of the first message

@@ -22,6 +22,9 @@ const LIMIT: usize = 64 << 20;
 /// Bytes between the brace of a record and the end of its first key, blanks included.
 const LOOK: usize = 256;
 
+/// What gets a key beside the list, without its quotes, its value, and where the key stands.
+pub(super) type Beside<'f> = dyn FnMut(&[u8], &[u8], Place) + 'f;
+
 /// What stands next.
 pub(super) enum Next {
     /// A record of the list: [`Elements::window`] begins with it.
@@ -241,7 +244,7 @@ impl<'l> Elements<'l> {
 
     /// Goes to the next record, damage or the end; `beside` gets each key of the object other than the list, without its
     /// quotes, and its value.
-    pub(super) fn next(&mut self, beside: &mut dyn FnMut(&[u8], &[u8], Place)) -> Result<Next> {
+    pub(super) fn next(&mut self, beside: &mut Beside<'_>) -> Result<Next> {
         loop {
             let step = match self.state {
                 State::Start => self.start(),
@@ -270,7 +273,7 @@ impl<'l> Elements<'l> {
         Ok(())
     }
 
-    fn member(&mut self, first: bool, beside: &mut dyn FnMut(&[u8], &[u8], Place)) -> std::result::Result<(), Stop> {
+    fn member(&mut self, first: bool, beside: &mut Beside<'_>) -> std::result::Result<(), Stop> {
         if self.take(b'}')? {
             self.state = State::After;
             return Ok(());

@@ -1,4 +1,4 @@
-//! Profiles of the PyTorch profiler (Kineto): Chrome's trace JSON, plain or compressed.
+//! Profiles of the profiler of `PyTorch` (Kineto): Chrome's trace JSON, plain or compressed.
 //!
 //! ```text
 //! {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "NVIDIA A100", ...}], "distributedInfo": {...},
@@ -61,7 +61,7 @@ use event::{Event, Id};
 pub(super) static FORMAT: Format = Format {
     name: "kineto",
     doc: "profiles of the PyTorch profiler (Kineto), as Chrome trace JSON",
-    spec: "https://github.com/pytorch/kineto/tree/main/tb_plugin#the-trace-view",
+    spec: "https://github.com/pytorch/kineto/blob/main/libkineto/src/output_json.cpp",
     verified: true,
     sniff,
     read,
@@ -252,16 +252,14 @@ impl<'i> Reader<'i> {
     /// Reads the next event, or as much more of it as is needed.
     fn element(&mut self, elements: &mut Elements<'_>, sink: &mut Sink<'_>) -> Result<()> {
         let unit = self.unit;
-        let (length, bad) = match event::parse(elements.window(), unit) {
-            Ok((event, length)) => (length, self.event(&event, elements, sink)?),
-            Err(_) => {
-                if let Some(problem) = elements.judge(&|text| event::parse(text, unit).err())? {
-                    sink.found(1);
-                    sink.reject(problem)?;
-                }
-                return Ok(());
+        let Ok((event, length)) = event::parse(elements.window(), unit) else {
+            if let Some(problem) = elements.judge(&|text| event::parse(text, unit).err())? {
+                sink.found(1);
+                sink.reject(problem)?;
             }
+            return Ok(());
         };
+        let bad = self.event(&event, elements, sink)?;
         self.events += 1;
         match bad {
             None => elements.advance(length),

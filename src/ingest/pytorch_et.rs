@@ -1,4 +1,4 @@
-//! Execution traces of PyTorch: the operators of a process as a tree, as JSON.
+//! Execution traces of `PyTorch`: the operators of a process as a tree, as JSON.
 //!
 //! ```text
 //! {"schema": "1.0.1", "pid": 563677, "time": "2023-07-14 11:53:07", "start_ts": 6278907328,
@@ -44,13 +44,13 @@ use super::{Format, Head, Origin, Settings, Sniff};
 pub(super) static FORMAT: Format = Format {
     name: "pytorch_et",
     doc: "execution traces of PyTorch (operators with their parents), as JSON",
-    spec: "https://docs.pytorch.org/docs/stable/profiler.html#torch.profiler._utils",
+    spec: "https://github.com/pytorch/pytorch/blob/main/torch/csrc/profiler/standalone/execution_trace_observer.cpp",
     verified: true,
     sniff,
     read,
 };
 
-/// `RecordScope::USER_SCOPE` of PyTorch: a range that the program named.
+/// `RecordScope::USER_SCOPE` of `PyTorch`: a range that the program named.
 const USER_SCOPE: u64 = 7;
 
 fn sniff(head: &Head<'_>) -> Sniff {
@@ -119,14 +119,7 @@ impl<'a> Node<'a> {
                 let value = elements::length(rest).and_then(|length| rest.get(..length));
                 value.and_then(|value| scan.literal(value)).ok_or_else(|| scan.bad("json", "a JSON value"))?;
             }
-            b"rf_id" | b"fw_parent" | b"seq_id" | b"fw_tid" | b"op_schema" | b"data_deps" | b"exclusive_dur"
-            | b"ph" => {
-                scan.skip()?;
-            }
-            b"input_shapes" | b"input_types" | b"output_shapes" | b"output_types" | b"inter_thread_dep"
-            | b"pg_name" => {
-                scan.skip()?;
-            }
+            _ if is_known(key) => scan.skip()?,
             _ => {
                 self.unknown.push((key, at));
                 scan.skip()?;
@@ -148,6 +141,27 @@ impl<'a> Node<'a> {
             Ok(())
         })
     }
+}
+
+/// Keys of a node that no column has.
+fn is_known(key: &[u8]) -> bool {
+    const KEYS: [&[u8]; 14] = [
+        b"rf_id",
+        b"fw_parent",
+        b"seq_id",
+        b"fw_tid",
+        b"op_schema",
+        b"input_shapes",
+        b"input_types",
+        b"output_shapes",
+        b"output_types",
+        b"data_deps",
+        b"exclusive_dur",
+        b"inter_thread_dep",
+        b"pg_name",
+        b"ph",
+    ];
+    KEYS.contains(&key)
 }
 
 /// A number of at least zero; anything else is skipped.
@@ -224,19 +238,14 @@ impl Reader {
     /// Reads the next node, or as much more of it as is needed.
     fn element(&mut self, elements: &mut Elements<'_>, sink: &mut Sink<'_>) -> Result<()> {
         let unit = self.unit;
-        let length = match parse(elements.window(), unit) {
-            Ok((node, length)) => {
-                self.node(&node, elements, sink)?;
-                length
+        let Ok((node, length)) = parse(elements.window(), unit) else {
+            if let Some(problem) = elements.judge(&|text| parse(text, unit).err())? {
+                sink.found(1);
+                sink.reject(problem)?;
             }
-            Err(_) => {
-                if let Some(problem) = elements.judge(&|text| parse(text, unit).err())? {
-                    sink.found(1);
-                    sink.reject(problem)?;
-                }
-                return Ok(());
-            }
+            return Ok(());
         };
+        self.node(&node, elements, sink)?;
         elements.advance(length);
         Ok(())
     }

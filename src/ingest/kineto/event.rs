@@ -168,7 +168,7 @@ impl<'a> Event<'a> {
     }
 }
 
-/// Arguments that Kineto and PyTorch write and that no column has; many are for operators and for metadata.
+/// Arguments that Kineto and `PyTorch` write and that no column has; many are for operators and for metadata.
 fn is_known(key: &[u8]) -> bool {
     matches!(
         key,

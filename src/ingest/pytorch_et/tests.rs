@@ -33,13 +33,11 @@ fn operators_find_their_parents() {
     assert_eq!((names[37].as_str(), parents[37]), ("[pytorch|profiler|execution_trace|process]", None));
     // Each but the root has a parent, and each way leads to the root.
     assert_eq!(parents.iter().filter(|parent| parent.is_none()).count(), 1);
-    for mut at in 0..names.len() {
-        for _ in 0..names.len() {
-            at = parents[at].map_or(at, |parent| usize::try_from(parent).unwrap());
-        }
-        assert_eq!(at, 37);
+    for start in 0..38 {
+        let step = |at: u64, _| parents[usize::try_from(at).unwrap()].unwrap_or(at);
+        assert_eq!((0..38).fold(start, step), 37);
     }
-    let categories = super::super::tests::text(&annotations, "category");
+    let categories = text(&annotations, "category");
     assert_eq!(categories.iter().flatten().filter(|word| *word == "user_annotation").count(), 10);
     assert_eq!(categories.iter().flatten().filter(|word| *word == "operator").count(), 28);
     assert_eq!(maybe(&annotations, "process"), vec![Some(563_677); 38]);
