@@ -312,7 +312,7 @@ fn nothing_private_is_stored() {
     let text = profile(&[
         OPERATOR,
         r#"{"ph": "M", "name": "process_name", "pid": 7, "ts": 1, "args": {"name": "SECRET.py --token"}}"#,
-        r#"{"ph": "X", "cat": "cpu_op", "name": "op", "pid": 7, "tid": 8, "ts": 1, "dur": 1, "args": {"kernel_file": "/tmp/SECRET", "Call stack": "SECRET"}}"#,
+        r#"{"ph": "X", "cat": "cpu_op", "name": "op", "pid": 7, "tid": 8, "ts": 1, "dur": 1, "args": {"kernel_file": "/opt/SECRET", "Call stack": "SECRET"}}"#,
         r#"{"ph": "X", "cat": "python_function", "name": "/home/SECRET/a.py(1): f", "pid": 7, "tid": 8, "ts": 1, "dur": 1}"#,
     ]);
     let text = text.replace("{\"schema", "{\"host_name\": \"SECRET\", \"username\": \"SECRET\", \"schema");
