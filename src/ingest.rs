@@ -24,14 +24,17 @@ mod block_events;
 mod blocks;
 mod burstgpt;
 mod cells;
+mod chakra;
 mod claude_code;
 mod csv;
 mod dsa_topk;
 mod dynamo;
+mod elements;
 mod examine;
 mod gpu;
 mod hashed;
 mod json;
+mod kineto;
 mod kv_events;
 mod llmservingsim;
 mod llmservingsim_profile;
@@ -45,12 +48,14 @@ mod nsys_sqlite;
 mod nvbit;
 mod op_parquet;
 mod op_timings;
+mod operators;
 mod otel;
 mod parquet_input;
 mod paths;
 mod pieces;
 mod prefix;
 mod problem;
+mod pytorch_et;
 mod qwen;
 mod ragpulse;
 mod recent;
@@ -143,6 +148,9 @@ pub static ALL: &[&Format] = &[
     &trtllm_events::FORMAT,
     &nvbit::FORMAT,
     &accelsim::FORMAT,
+    &kineto::FORMAT,
+    &pytorch_et::FORMAT,
+    &chakra::FORMAT,
 ];
 
 /// What a sniffer sees.

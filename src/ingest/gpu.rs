@@ -14,6 +14,9 @@ use super::sparse::Sparse;
 /// The most rows of a batch.
 const ROWS: usize = 64 << 10;
 
+/// Bytes of names with which a batch is full: names of kernels are long, and memory must not grow with them.
+const NAMES: usize = 32 << 20;
+
 /// GPU work, as an adapter knows it; what it does not know is `None`.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Kernel<'a> {
@@ -70,7 +73,7 @@ impl Gpu {
     /// Adds a kernel and hands a full batch on; gives its id.
     pub(super) fn push_kernel(&mut self, kernel: &Kernel<'_>, sink: &mut Sink<'_>) -> Result<u64> {
         let id = self.kernels.push(kernel);
-        if self.kernels.rows() >= ROWS {
+        if self.kernels.rows() >= ROWS || self.kernels.name.values_slice().len() >= NAMES {
             self.kernels.flush(sink)?;
         }
         Ok(id)
@@ -84,7 +87,9 @@ impl Gpu {
     /// Adds a range and hands a full batch on; gives its id.
     pub(super) fn push_annotation(&mut self, annotation: &Annotation<'_>, sink: &mut Sink<'_>) -> Result<u64> {
         let id = self.annotations.push(annotation);
-        if self.annotations.rows() >= ROWS {
+        let annotations = &self.annotations;
+        let names = annotations.name.values_slice().len() + annotations.category.values_slice().len();
+        if annotations.rows() >= ROWS || names >= NAMES {
             self.annotations.flush(sink)?;
         }
         Ok(id)

@@ -198,6 +198,31 @@ impl<'a> Scan<'a> {
         if good { Ok(&self.line[from..self.at]) } else { Err(bad_at(self.line, from, "wrong_type", what)) }
     }
 
+    /// Text in quotes that holds no escape, if such text is next; nothing is taken otherwise.
+    pub(super) fn plain(&mut self) -> Option<&'a str> {
+        if self.peek() != Some(b'"') {
+            return None;
+        }
+        let rest = self.line.get(self.at + 1..)?;
+        let length = memchr::memchr2(b'"', b'\\', rest)?;
+        let (text, quote) = (rest.get(..length)?, rest.get(length)?);
+        if *quote != b'"' || text.iter().any(|byte| *byte < 0x20) {
+            return None;
+        }
+        let text = std::str::from_utf8(text).ok()?;
+        self.at += length + 2;
+        Some(text)
+    }
+
+    /// As [`Scan::value`], faster for plain text and numbers.
+    pub(super) fn skip(&mut self) -> Result<(), Bad> {
+        match self.peek() {
+            Some(b'"') if self.plain().is_some() => Ok(()),
+            Some(b'0'..=b'9') => self.number("a JSON value").map(drop),
+            _ => self.value(),
+        }
+    }
+
     /// Any value, checked and skipped.
     pub(super) fn value(&mut self) -> Result<(), Bad> {
         self.peek();

@@ -40,6 +40,10 @@ const SAMPLES: &[(&str, &str)] = &[
     ("accelsim/matrixmul.traceg.xz", "accelsim"),
     ("accelsim/matrixmul_warp0.traceg", "accelsim"),
     ("accelsim/matrixmul.kernelslist.g", "accelsim"),
+    ("kineto/alexnet_a100.json.gz", "kineto"),
+    ("kineto/resnet_v100_cut.json", "kineto"),
+    ("kineto/triton_a100_cut.json", "kineto"),
+    ("pytorch_et/simple_add.json.gz", "pytorch_et"),
     ("recording-token", "recording"),
     ("recording-block/recording.json", "recording"),
     ("nsys_sqlite/h100_2gpu_1s.sqlite.zst", "nsys_sqlite"),
@@ -225,6 +229,12 @@ fn fragments() -> impl Strategy<Value = Vec<u8>> {
         "#BEGIN_TB\nthread block = 0,0,0\nwarp = 0\ninsts = 1\n",
         "0208 ffffffff 1 R25 LDG.E 1 R8 4 1 0x0 4",
         "MemcpyHtoD,0x1,4\n",
+        "\"traceEvents\":",
+        "\"nodes\":",
+        "{\"ph\":\"X\",\"name\":\"a\",\"ts\":",
+        "\"args\":",
+        "\"baseTimeNanoseconds\":",
+        "\u{7}\n\u{5}0.0.4",
     ]);
     let word = prop_oneof![
         8 => words.prop_map(|word| word.as_bytes().to_vec()),

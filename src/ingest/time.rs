@@ -59,20 +59,25 @@ pub(super) fn decimal_ns(token: &[u8], unit: TimeUnit) -> Option<(i64, bool)> {
 
 /// As [`decimal_ns`], for a number of few digits whose last is no less than a nanosecond: nearly all are such.
 fn plain_ns(token: &[u8], unit: TimeUnit) -> Option<i64> {
-    if token.len() > 18 || !token.first()?.is_ascii_digit() {
+    // Nineteen digits fit an u64: an epoch in microseconds with three decimals has them.
+    if token.len() > 20 || !token.first()?.is_ascii_digit() {
         return None;
     }
-    let (mut value, mut point) = (0, None);
+    let (mut value, mut point) = (0_u64, None);
     for (at, byte) in token.iter().enumerate() {
         match byte {
-            b'0'..=b'9' => value = value * 10 + i64::from(byte - b'0'),
+            b'0'..=b'9' => value = value * 10 + u64::from(byte - b'0'),
             b'.' if point.is_none() => point = Some(at),
             _ => return None,
+        }
+        // Without a point among the first nineteen, the last of twenty may not fit.
+        if at == 18 && point.is_none() && token.len() == 20 {
+            return None;
         }
     }
     let decimals = point.map_or(0, |point| token.len() - point - 1);
     let zeros = unit.power() - decimals as i64;
-    value.checked_mul(10_i64.checked_pow(u32::try_from(zeros).ok()?)?)
+    i64::try_from(value).ok()?.checked_mul(10_i64.checked_pow(u32::try_from(zeros).ok()?)?)
 }
 
 /// As [`decimal_ns`], for any number.

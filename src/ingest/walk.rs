@@ -88,14 +88,11 @@ pub(super) fn text<'a>(scan: &mut Scan<'a>, bytes: &'a [u8], what: &str) -> Resu
     if scan.peek() != Some(b'"') {
         return Err(scan.bad("wrong_type", format!("{what} as text")));
     }
-    let from = scan.at();
-    let value = raw(scan, bytes)?;
-    let inner = value.get(1..value.len().saturating_sub(1)).unwrap_or_default();
-    if !inner.contains(&b'\\')
-        && let Ok(plain) = std::str::from_utf8(inner)
-    {
+    if let Some(plain) = scan.plain() {
         return Ok(Cow::Borrowed(plain));
     }
+    let from = scan.at();
+    let value = raw(scan, bytes)?;
     let text = serde_json::from_slice::<String>(value);
     text.map(Cow::Owned).map_err(|_| bad_at(bytes, from, "json", format!("{what} as text")))
 }

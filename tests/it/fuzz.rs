@@ -67,6 +67,9 @@ const WRITTEN: &[(&str, &str)] = &[
          0x000055c1 - grid_launch_id 0 - CTA 0,0,0 - warp 3 - LDG.E.64 - 0x7f00 0x7f08 0x7f10 0x7f18 0x7f20 0x7f28 0x7f30 \
          0x7f38 0x7f40 0x7f48 0x7f50 0x7f58 0x7f60 0x7f68 0x7f70 0x7f78 0x7f80 0x7f88 0x7f90 0x7f98 0x7fa0 0x7fa8 0x7fb0 \
          0x7fb8 0x7fc0 0x7fc8 0x7fd0 0x7fd8 0x0 0x0 0x0 0x0 \n",
+    (
+        "chakra",
+        "\u{7}\n\u{5}0.0.4\u{27}\u{8}\u{6}\u{12}\u{b}aten::empty\u{18}\u{4}\"\u{1}\u{3}0\u{5}8\u{2}R\r\n\ttid_of_op8\u{1}\u{9}\u{8}\u{3}\u{12}\u{3}add\u{18}\u{7}",
     ),
     ("servegen", "1800,0,0,,0,0\n2400,0.085,6.69324386291654,Gamma,0.02232167101916883,73.01783087211976\n"),
 ];
