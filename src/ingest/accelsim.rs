@@ -204,7 +204,7 @@ struct Header {
 struct Warp {
     grouped: bool,
     cta: Option<[u32; 3]>,
-    warp: Option<u32>,
+    number: Option<u32>,
     /// How many instructions it declares, and in which line at which offset.
     declared: Option<(u64, u64, u64)>,
     found: u64,
@@ -371,13 +371,13 @@ impl Reader {
         let outcome = match key {
             b"thread block" => {
                 self.end_warp(sink);
-                (self.warp.cta, self.warp.warp) = (triple(value), None);
+                (self.warp.cta, self.warp.number) = (triple(value), None);
                 self.warp.cta.map(drop).ok_or_else(|| wrong("a thread block as `x,y,z`"))
             }
             b"warp" => {
                 self.end_warp(sink);
-                self.warp.warp = decimal(value);
-                self.warp.warp.map(drop).ok_or_else(|| wrong("a warp as a whole number"))
+                self.warp.number = decimal(value);
+                self.warp.number.map(drop).ok_or_else(|| wrong("a warp as a whole number"))
             }
             b"insts" => {
                 self.warp.declared = decimal(value).map(|count| (count, line.number, line.offset));
@@ -430,7 +430,7 @@ impl Reader {
         };
         let mut words = Words::new(line, 0);
         let (cta, warp) = if self.warp.grouped {
-            let (Some(cta), Some(warp)) = (self.warp.cta, self.warp.warp) else {
+            let (Some(cta), Some(warp)) = (self.warp.cta, self.warp.number) else {
                 return Err(bad_at(line, 0, "missing_key", "`thread block = ` and `warp = ` before the instructions"));
             };
             if header.line_numbers {

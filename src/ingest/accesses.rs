@@ -175,7 +175,8 @@ fn sectors(addresses: &[u64], width: u32, into: &mut Vec<u64>) {
 /// reference). A copy from global to shared memory is traced once for each of its two addresses.
 pub(super) fn kind(opcode: &str, address: u64) -> (&'static str, bool) {
     match opcode.split('.').next().unwrap_or_default() {
-        "LDG" => ("global", false),
+        "LDGSTS" if address < SHARED_BYTES => ("shared", true),
+        "LDG" | "LDGSTS" => ("global", false),
         "STG" | "ATOMG" | "REDG" => ("global", true),
         "LDS" | "LDSM" => ("shared", false),
         "STS" | "STSM" | "ATOMS" => ("shared", true),
@@ -183,8 +184,6 @@ pub(super) fn kind(opcode: &str, address: u64) -> (&'static str, bool) {
         "STL" => ("local", true),
         "LD" => ("generic", false),
         "ST" | "ATOM" | "RED" => ("generic", true),
-        "LDGSTS" if address < SHARED_BYTES => ("shared", true),
-        "LDGSTS" => ("global", false),
         "SUST" | "SUATOM" | "SURED" => ("unknown", true),
         _ => ("unknown", false),
     }

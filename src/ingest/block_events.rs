@@ -65,7 +65,7 @@ pub(super) struct Event<'a> {
     /// Position within its message, from 0.
     pub(super) index: u32,
     /// stored, removed, cleared, updated or created.
-    pub(super) event: &'a str,
+    pub(super) kind: &'a str,
     pub(super) block_tokens: Option<u32>,
     pub(super) medium: Option<&'a str>,
     pub(super) lora: Option<&'a str>,
@@ -139,7 +139,7 @@ impl BlockEvents {
         for (builder, position) in self.positions.iter_mut().zip([event.index, block.index]) {
             builder.append_value(position);
         }
-        self.event.append_value(event.event);
+        self.event.append_value(event.kind);
         self.seq.push(message.seq);
         for (builder, time) in self.times.iter_mut().zip([message.time_ns, message.received_ns]) {
             builder.push(time);

@@ -1,6 +1,6 @@
 //! KV cache events of vLLM and SGLang: which blocks were stored, removed or cleared.
 //!
-//! Both engines publish over ZeroMQ: a message is a topic, a sequence number, and a packed batch. There is no standard
+//! Both engines publish over `ZeroMQ`: a message is a topic, a sequence number, and a packed batch. There is no standard
 //! file for these, so that kvtoll defines one, in two forms, and reads a third.
 //!
 //! **Frames**: the eight bytes `KVEVENT1`, then one `MessagePack` array for each message: sequence number, time of
@@ -309,7 +309,7 @@ impl Reader<'_> {
         let tokens = self.tokens(event, place, sink);
         let same = Event {
             index,
-            event: event.event,
+            kind: event.kind,
             block_tokens: event.block_tokens,
             medium: event.medium,
             lora: event.lora.as_deref(),
@@ -317,7 +317,7 @@ impl Reader<'_> {
             group_index: event.group,
             attention: event.attention,
         };
-        if event.event == "cleared" {
+        if event.kind == "cleared" {
             sink.found(1);
             return self.rows.push(message, &same, &Block::default(), sink);
         }
@@ -333,7 +333,7 @@ impl Reader<'_> {
             }
             let block = Block { index, hash: Some(hash), parent, token_ids: tokens.next() };
             self.rows.push(message, &same, &block, sink)?;
-            parent = (event.event == "stored").then_some(hash);
+            parent = (event.kind == "stored").then_some(hash);
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Output of NVBit's `mem_trace`: a line for each memory instruction of a warp, between the lines of the traced
+//! Output of `NVBit`'s `mem_trace`: a line for each memory instruction of a warp, between the lines of the traced
 //! program.
 //!
 //! ```text
@@ -140,7 +140,7 @@ fn bad(at: usize, expected: &str) -> Bad {
 
 /// A line of the tool.
 enum Traced<'a> {
-    Launch { context: u64, id: u64, kernel: Kernel<'a>, unknown: u64 },
+    Launch { context: u64, id: u64, kernel: Box<Kernel<'a>>, unknown: u64 },
     Instruction { context: u64, launch: u64, cta: [u32; 3], warp: u32, opcode: &'a str },
     Message,
 }
@@ -321,7 +321,7 @@ fn launch(context: u64, part: Part<'_>) -> std::result::Result<Traced<'_>, Bad> 
         }
     }
     let id = id.ok_or_else(|| bad(part.at + split, "a launch's number"))?;
-    Ok(Traced::Launch { context, id, kernel, unknown })
+    Ok(Traced::Launch { context, id, kernel: Box::new(kernel), unknown })
 }
 
 /// The kernel's name: behind its address, or the address itself where there is no name.

@@ -139,7 +139,9 @@ impl Streams {
         let streams = std::mem::take(&mut self.streams);
         let mut gaps: Vec<Gap> = streams.into_values().flat_map(|stream| stream.gaps).collect();
         gaps.sort_by_key(|gap| gap.place.0);
-        gaps.iter().for_each(|gap| lost(gap, sink));
+        for gap in &gaps {
+            lost(gap, sink);
+        }
     }
 }
 

@@ -159,7 +159,7 @@ impl Reader<'_> {
             }
             let level = block.level.map(medium);
             let same = Event {
-                event: event.event,
+                kind: event.event,
                 block_tokens: block.block_tokens,
                 medium: level.as_deref(),
                 lora: block.lora.as_deref(),
@@ -258,8 +258,8 @@ impl Decoded {
         let blocks = key(map, "blocks").ok_or_else(|| data.bad("missing_key", "`blocks`"))?;
         for node in blocks.list("`blocks`")? {
             let mut block = self.block(node)?;
-            block.parent = parent;
-            parent = block.hash.clone();
+            block.parent = parent.take();
+            parent.clone_from(&block.hash);
             self.blocks.push(block);
         }
         self.rest(map, &[], &["parent_hash", "blocks"]);

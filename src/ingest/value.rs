@@ -350,7 +350,7 @@ mod tests {
     fn deep_large_and_cut_values_are_refused() {
         let deep = "[".repeat(100_000);
         assert_eq!(json(deep.as_bytes()).unwrap_err().code, "nested");
-        assert_eq!(packed(&[0x91; 100_000]).unwrap_err().code, "nested");
+        assert_eq!(packed(&vec![0x91; 100_000]).unwrap_err().code, "nested");
         let long = [&[0xdd, 0xff, 0xff, 0xff, 0xff][..], &vec![0; MOST + 1]].concat();
         assert_eq!(packed(&long).unwrap_err().code, "too_many");
         assert_eq!(packed(&[0xdd, 0xff, 0xff, 0xff, 0xff]).unwrap_err().code, "truncated");

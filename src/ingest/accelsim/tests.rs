@@ -167,7 +167,7 @@ fn bad_lines_are_refused_with_their_place() {
         ("0010 00000003 1 R4 LDG.E 1 R2 4 1 0xffffffffffffffff 4", "addresses of 64 bits"),
         ("0010 00000003 1 R4 LDG.E 1 R2 4 1 0x7f00 4 9", "the end of the line"),
         ("0010 fffffffff 1 R4 MOV 0 0", "the mask of active lanes in hex, of 32 bits"),
-        ("0010 ffffffff 4000000000 MOV 0 0", "the number of destinations"),
+        ("0010 ffffffff 4000000000 MOV 0 0", "a destination"),
     ];
     for (line, expected) in cases {
         let error = bench.error(format!("{HEADER}{GROUP}insts = 1\n{line}\n")).to_string();

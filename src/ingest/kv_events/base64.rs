@@ -4,7 +4,7 @@
 pub(super) fn decode(text: &str) -> Option<Vec<u8>> {
     let digits = text.trim_end_matches('=');
     let padding = text.len() - digits.len();
-    if padding > 2 || (padding > 0 && text.len() % 4 != 0) || digits.len() % 4 == 1 {
+    if padding > 2 || (padding > 0 && !text.len().is_multiple_of(4)) || digits.len() % 4 == 1 {
         return None;
     }
     let mut bytes = Vec::with_capacity(digits.len() / 4 * 3 + 2);
@@ -40,7 +40,7 @@ fn value(digit: u8) -> Option<u32> {
 /// Hex as bytes, with or without `0x`; none if it is no such text.
 pub(super) fn unhex(text: &str) -> Option<Vec<u8>> {
     let digits = text.strip_prefix("0x").unwrap_or(text).as_bytes();
-    if digits.is_empty() || digits.len() % 2 != 0 {
+    if digits.is_empty() || !digits.len().is_multiple_of(2) {
         return None;
     }
     let digit = |byte: &u8| char::from(*byte).to_digit(16);

@@ -11,7 +11,7 @@ use super::hash;
 #[derive(Default)]
 pub(super) struct Event<'n> {
     /// stored, removed or cleared.
-    pub(super) event: &'static str,
+    pub(super) kind: &'static str,
     pub(super) hashes: Vec<Hash>,
     pub(super) parent: Option<Hash>,
     pub(super) tokens: Tokens,
@@ -62,8 +62,8 @@ pub(super) fn parse<'n>(node: &'n Node<'_>) -> Result<Event<'n>, Bad> {
         Value::List(list) => {
             let (name, fields) =
                 list.split_first().ok_or_else(|| node.bad("missing_value", "an event that begins with its name"))?;
-            event.event = kind(name)?;
-            let names: &[&str] = match event.event {
+            event.kind = kind(name)?;
+            let names: &[&str] = match event.kind {
                 "stored" => &STORED,
                 "removed" => &REMOVED,
                 _ => &[],
@@ -80,7 +80,7 @@ pub(super) fn parse<'n>(node: &'n Node<'_>) -> Result<Event<'n>, Bad> {
         Value::Map(map) => {
             let name = map.iter().find(|(key, _)| key == "type");
             let (_, name) = name.ok_or_else(|| node.bad("missing_key", "an event with the key `type`"))?;
-            event.event = kind(name)?;
+            event.kind = kind(name)?;
             for (key, field) in map.iter().filter(|(key, _)| key != "type") {
                 event.field(key, field)?;
             }
@@ -141,7 +141,7 @@ impl<'n> Event<'n> {
     }
 
     fn check(&self, node: &Node<'_>) -> Result<(), Bad> {
-        if self.event == "stored" && (self.block_tokens.unwrap_or(0) == 0) {
+        if self.kind == "stored" && (self.block_tokens.unwrap_or(0) == 0) {
             return Err(node.bad("missing_key", "a `BlockStored` with a `block_size` of at least 1"));
         }
         let is_hashed = match &node.value {
@@ -149,7 +149,7 @@ impl<'n> Event<'n> {
             Value::Map(map) => map.iter().any(|(key, _)| key == "block_hashes"),
             _ => false,
         };
-        if self.event != "cleared" && !is_hashed {
+        if self.kind != "cleared" && !is_hashed {
             return Err(node.bad("missing_key", "an event with `block_hashes`"));
         }
         Ok(())

@@ -56,20 +56,16 @@ pub(super) fn read(reader: &mut Reader<'_>, lines: &mut Lines, sink: &mut Sink<'
         let payload = std::mem::take(&mut frames.payload);
         let topic = std::mem::take(&mut frames.topic);
         let tell = |bad: Bad| problem(path, frames.number, begin, &payload, bad);
-        let outcome = match std::str::from_utf8(&topic) {
-            Ok(topic) => {
-                let envelope = Envelope { seq: frame.seq, received_ns: frame.received_ns, topic: Some(topic) };
-                match value::packed(&payload) {
-                    Ok(node) => reader.message(envelope, Ok(&node), place, &tell, sink),
-                    Err(bad) => reader.message(envelope, Err(bad), place, &tell, sink),
-                }
+        if let Ok(topic) = std::str::from_utf8(&topic) {
+            let envelope = Envelope { seq: frame.seq, received_ns: frame.received_ns, topic: Some(topic) };
+            match value::packed(&payload) {
+                Ok(node) => reader.message(envelope, Ok(&node), place, &tell, sink)?,
+                Err(bad) => reader.message(envelope, Err(bad), place, &tell, sink)?,
             }
-            Err(_) => {
-                let bad = Bad { at: 0, code: "utf8", expected: "a topic in UTF-8".into(), found: "other bytes".into() };
-                reader.message(Envelope::default(), Err(bad), place, &tell, sink)
-            }
-        };
-        outcome?;
+        } else {
+            let bad = Bad { at: 0, code: "utf8", expected: "a topic in UTF-8".into(), found: "other bytes".into() };
+            reader.message(Envelope::default(), Err(bad), place, &tell, sink)?;
+        }
         (frames.payload, frames.topic) = (payload, topic);
     }
 }

@@ -31,7 +31,9 @@ impl Packed {
             Self::Bytes(bytes) => rmp::encode::write_bin(out, bytes).unwrap(),
             Self::List(list) => {
                 rmp::encode::write_array_len(out, list.len() as u32).unwrap();
-                list.iter().for_each(|value| value.write(out));
+                for value in list {
+                    value.write(out);
+                }
             }
             Self::Map(map) => {
                 rmp::encode::write_map_len(out, map.len() as u32).unwrap();
@@ -184,7 +186,7 @@ fn encode(bytes: &[u8]) -> String {
         char::from(alphabet[value])
     };
     let mut text: String = bits.chunks(6).map(digit).collect();
-    while text.len() % 4 != 0 {
+    while !text.len().is_multiple_of(4) {
         text.push('=');
     }
     text
@@ -279,7 +281,7 @@ fn pairs_other_counts_and_unknown_keys_are_logged() {
         r#"[1,[["BlockStored",[1,2],null,[[1,2],[2,3]],1,null]]]"#,
         r#"[2,[["BlockStored",[3],2,[1,2,3],2,null,null,null,null,null,null,null,"new"]],0,"newer"]"#,
         r#"{"ts":3,"events":[{"type":"BlockRemoved","block_hashes":[1],"colour":"red","session_id":"s"}]}"#,
-        r#"[4,[],null]"#,
+        "[4,[],null]",
         r#"[5,[["BlockRemoved",[]],["AllBlocksCleared"]]]"#,
         "",
     ];

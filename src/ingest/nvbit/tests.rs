@@ -83,6 +83,6 @@ fn broken_lines_are_refused_without_the_program_s_words() {
             assert!(leaked.is_empty(), "{leaked:?}");
         }
     }
-    let error = bench.error(format!("{LAUNCH}\n{}", &good[..good.len() - 20])).to_string();
+    let error = Bench::new().error(format!("{LAUNCH}\n{}", &good[..good.len() - 20])).to_string();
     assert!(error.contains("FILE:2:") && error.contains("an address for each of the 32 lanes"), "{error}");
 }
