@@ -29,13 +29,14 @@
 //! index = { layer = [0, 1, 14] }   # what an axis counts; or the name of an array of the file
 //! ```
 //!
-//! | table | axes | columns |
-//! |---|---|---|
-//! | `attention` | step, layer, kv_head, values | mass, mass_max, page_bound; without `values`: sum_sq, out_norm, q_norm |
-//! | `prefill_scores` | layer, kv_head, values; `channel` and `rows` fixed | score |
-//! | `kv_stats` | layer, kv_head, values | k_norm, v_norm, k_cos_next_layer, v_cos_next_layer |
-//! | `queries` | step, layer, query_head, values | q |
-//! | `kv_vectors` | layer, kv_head, token, values | k, v |
+//! ```text
+//! table            axes                                 columns
+//! attention        step, layer, kv_head, values         mass, mass_max, page_bound; without values: sum_sq, out_norm, q_norm
+//! prefill_scores   layer, kv_head, values               score; fixed: channel, and rows if known
+//! kv_stats         layer, kv_head, values               k_norm, v_norm, k_cos_next_layer, v_cos_next_layer
+//! queries          step, layer, query_head, values      q
+//! kv_vectors       layer, kv_head, token, values        k, v
+//! ```
 //!
 //! `axes` names the axes of the arrays in their order. `values` is the last one: what a row's list or vector runs over. The
 //! others may stand in any order; one that the arrays do not have is given by `fixed = { step = 1 }`. An axis counts from
@@ -460,11 +461,11 @@ impl<'m> Plan<'m> {
     }
 
     /// The columns of values; lists of attention end where the context does.
-    fn values<'c>(
+    fn values(
         &mut self,
         rows: usize,
         mut lengths: Option<Vec<u32>>,
-        columns: &mut Vec<(&'c str, ArrayRef)>,
+        columns: &mut Vec<(&str, ArrayRef)>,
     ) -> Result<()> {
         let (table, width) = (self.target.table, self.width);
         let mut values = Vec::new();
@@ -534,7 +535,7 @@ fn axes(target: &'static Target, entry: &Entry) -> Result<Vec<&'static str>> {
     if let Some(axis) = others.iter().find(|axis| entry.fixed.axis(axis).is_some() && !target.axes.contains(axis)) {
         return Err(Error::data(format!("expected in `fixed` only axes out of {}, found `{axis}`", known())));
     }
-    for axis in target.axes.iter().filter(|axis| !fits(target, axis, entry.fixed.axis(axis).unwrap_or(0))) {
+    if let Some(axis) = target.axes.iter().find(|axis| !fits(target, axis, entry.fixed.axis(axis).unwrap_or(0))) {
         return Err(Error::data(format!("expected `{axis}` of at most 65535, found a larger number")));
     }
     let scores = target.table.name == "prefill_scores";

@@ -237,16 +237,12 @@ impl Reader {
         }
         let seen = &mut self.requests[number];
         let step = index.checked_sub(seen.prompt).and_then(|steps| steps.checked_add(1));
-        match step.filter(|_| index >= seen.latest) {
-            Some(step) => {
-                seen.latest = index;
-                Ok((number, step))
-            }
-            None => {
-                let expected = format!("`step_idx` from {} on, as in the line before", seen.latest);
-                Err(Bad { at: 0, code: "step_order", expected, found: index.to_string() })
-            }
-        }
+        let Some(step) = step.filter(|_| index >= seen.latest) else {
+            let expected = format!("`step_idx` from {} on, as in the line before", seen.latest);
+            return Err(Bad { at: 0, code: "step_order", expected, found: index.to_string() });
+        };
+        seen.latest = index;
+        Ok((number, step))
     }
 
     fn flush(&mut self, sink: &mut Sink<'_>) -> Result<()> {

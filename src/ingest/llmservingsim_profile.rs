@@ -20,7 +20,7 @@
 //!
 //! * attention: decoding alone is `attention_generation`, a prompt's chunk alone `attention_context`, both together
 //!   `attention_mixed`. `kv_decode` and `kv_prefill` are kept as past tokens.
-//! * dense and per_sequence: an operation by the layer's name, of so many tokens or requests.
+//! * dense and `per_sequence`: an operation by the layer's name, of so many tokens or requests.
 //! * moe: the experts that were hit, which is what `distribution` then says.
 //! * skew: `n` decoding requests of which `nb` have `kv_big` tokens and the others `kvs`. Three times were measured: with
 //!   all at the mean, with all at the longest, and as it was. They become three rows, so that such a row counts three
@@ -76,7 +76,7 @@ enum File {
     Skew,
 }
 
-/// The files and the columns that each needs, in the order in which `Cells` has them.
+/// The files and the columns that each needs, in the order in which `Fields` has them.
 const FILES: [(File, &[&str]); 5] = [
     (File::Attention, &["prefill_chunk", "kv_prefill", "n_decode", "kv_decode", "time_us"]),
     (File::Dense, &["layer", "tokens", "time_us"]),
@@ -119,7 +119,7 @@ fn columns(line: &[u8]) -> Vec<&[u8]> {
 /// The file whose columns are all there.
 fn kind(names: &[&[u8]]) -> Option<(File, &'static [&'static str])> {
     let has = |name: &&str| names.contains(&name.as_bytes());
-    FILES.into_iter().find(|(_, columns)| columns.iter().all(|name| has(name)))
+    FILES.into_iter().find(|(_, columns)| columns.iter().all(has))
 }
 
 fn sniff(head: &Head<'_>) -> Sniff {
@@ -282,20 +282,20 @@ impl Layout {
 
     /// The operations that a line measures.
     fn measured<'a>(&self, line: &'a [u8], place: &'a Place) -> std::result::Result<Vec<Op<'a>>, Bad> {
-        let row = Cells::of(self, line)?;
+        let row = Fields::of(self, line)?;
         Ok(match self.file {
             File::Attention => {
                 let [chunk, before, decoding, kv] = [row.whole(0)?, row.whole(1)?, row.small(2)?.into(), row.whole(3)?];
                 vec![Op { latency_ns: row.time(4)?, ..row.attention(place, [chunk, before, decoding, kv], 0)? }]
             }
             File::Dense => {
-                vec![Op { op: row.text(0)?, new_tokens: Some(row.whole(1)?), latency_ns: row.time(2)?, ..place.op() }]
+                vec![Op { name: row.text(0)?, new_tokens: Some(row.whole(1)?), latency_ns: row.time(2)?, ..place.op() }]
             }
             File::PerSequence => {
-                vec![Op { op: row.text(0)?, batch: Some(row.small(1)?), latency_ns: row.time(2)?, ..place.op() }]
+                vec![Op { name: row.text(0)?, batch: Some(row.small(1)?), latency_ns: row.time(2)?, ..place.op() }]
             }
             File::Moe => vec![Op {
-                op: "moe",
+                name: "moe",
                 new_tokens: Some(row.whole(0)?),
                 active_experts: Some(row.small(1)?),
                 distribution: Some("experts_hit"),
@@ -308,14 +308,14 @@ impl Layout {
 }
 
 /// The cells of a line, by the columns that the file needs.
-struct Cells<'l, 'a> {
+struct Fields<'l, 'a> {
     layout: &'l Layout,
     line: &'a [u8],
     /// Each cell with its offset.
     cells: Vec<(usize, &'a [u8])>,
 }
 
-impl<'l, 'a> Cells<'l, 'a> {
+impl<'l, 'a> Fields<'l, 'a> {
     fn of(layout: &'l Layout, line: &'a [u8]) -> std::result::Result<Self, Bad> {
         let mut cells = Vec::with_capacity(layout.width);
         let mut from = 0;
@@ -383,17 +383,17 @@ impl<'l, 'a> Cells<'l, 'a> {
             }
             (0, _) => {
                 let past_tokens = Some(kv);
-                Op { op: "attention_generation", batch, new_tokens: Some(1), past_tokens, ..shared }
+                Op { name: "attention_generation", batch, new_tokens: Some(1), past_tokens, ..shared }
             }
             (_, 0) => Op {
-                op: "attention_context",
+                name: "attention_context",
                 batch: Some(1),
                 new_tokens: Some(chunk),
                 past_tokens: Some(before),
                 ..shared
             },
             _ => Op {
-                op: "attention_mixed",
+                name: "attention_mixed",
                 batch,
                 new_tokens: Some(1),
                 past_tokens: Some(kv),

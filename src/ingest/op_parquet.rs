@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Thirteen tables are known, told apart by `op_name`: gemm, attention and MLA (kernel and whole module) of prompts and of
-//! decoding, MoE, collectives of NCCL and of the frameworks, and the exchange of tokens among experts. Columns are found
+//! decoding, experts, collectives of NCCL and of the frameworks, and the exchange of tokens among experts. Columns are found
 //! by name, in any order; those that are not known are logged.
 //!
 //! Units differ between the tables, and only some of them say so:
@@ -24,7 +24,7 @@
 //! * Heads are those of one device, whatever `tp_size` says.
 //! * In tables of NCCL, `version` is NCCL's.
 //!
-//! A row of `ll` and `normal` (DeepEP under SGLang) measures two operations, dispatch and combine, each a row here, with
+//! A row of `ll` and `normal` (`DeepEP` under SGLang) measures two operations, dispatch and combine, each a row here, with
 //! times, multiprocessors and waiting of its own (`transmit_us` + `notify_us`); such a row counts twice. One shape under
 //! several kernels, backends or implementations is several operations, and rows of the same shape that repeat are kept.
 //!
@@ -218,7 +218,7 @@ fn sniff(head: &Head<'_>) -> Sniff {
     let Some(columns) = head.file.and_then(parquet_input::columns) else { return Sniff::No };
     let has = |name: &&str| columns.iter().any(|column| column == name);
     let common = COMMON.iter().filter(|name| has(name)).count();
-    match (common == COMMON.len(), TIMES.iter().any(|name| has(&name))) {
+    match (common == COMMON.len(), TIMES.iter().any(has)) {
         (true, true) => Sniff::Yes,
         (true, false) => Sniff::Nearly(format!("it has none of the columns {}", TIMES.join(", "))),
         (false, true) if common >= 3 => {
@@ -334,7 +334,7 @@ impl Table {
             let known: Vec<&str> = KINDS.iter().map(|kind| kind.name).collect();
             wrong("op_name", "unknown_op", format!("one of {}", known.join(", ")), quoted(name.as_bytes()))
         })?;
-        let mut op = Op { op: kind.op, ..Op::default() };
+        let mut op = Op { name: kind.op, ..Op::default() };
         for (name, slot, cells) in &self.kept {
             let set = match slot {
                 Slot::Text(set) => cells.text(row).map(|text| set(&mut op, text)),
@@ -358,14 +358,14 @@ impl Table {
         if let Some(elements) = op.message_bytes {
             op.message_bytes = Some(message_bytes(elements, op.dtype)?);
         }
-        self.timed(kind, row, op, ops)
+        self.timed(kind, row, &op, ops)
     }
 
     /// The operations of a row with their times.
-    fn timed<'a>(&'a self, kind: &Kind, row: usize, op: Op<'a>, ops: &mut Vec<Op<'a>>) -> Row<()> {
+    fn timed<'a>(&'a self, kind: &Kind, row: usize, op: &Op<'a>, ops: &mut Vec<Op<'a>>) -> Row<()> {
         match kind.times {
             Times::Milliseconds => {
-                ops.push(Op { latency_ns: positive("latency", self.real("latency", row)?)? * 1e6, ..op });
+                ops.push(Op { latency_ns: positive("latency", self.real("latency", row)?)? * 1e6, ..*op });
             }
             Times::Exchange => {
                 let latency = positive("latency", self.real("latency", row)?)?;
@@ -383,11 +383,11 @@ impl Table {
                         return Err(wrong("phase", "unknown_phase", "`dispatch` or `combine`", found));
                     }
                 };
-                ops.push(Op { op: name, latency_ns: latency * 1e3, ..op });
+                ops.push(Op { name, latency_ns: latency * 1e3, ..*op });
             }
             Times::LowLatency => {
                 for (name, time) in [("moe_dispatch", "dispatch_avg_t_us"), ("moe_combine", "combine_avg_t_us")] {
-                    ops.push(Op { op: name, latency_ns: positive(time, self.real(time, row)?)? * 1e3, ..op });
+                    ops.push(Op { name, latency_ns: positive(time, self.real(time, row)?)? * 1e3, ..*op });
                 }
             }
             Times::Normal => {
@@ -401,7 +401,7 @@ impl Table {
                     }
                     let latency_ns = (positive(transmit, self.real(transmit, row)?)? + waiting) * 1e3;
                     let sms = Some(self.small(sms, row)?).filter(|sms| *sms > 0);
-                    ops.push(Op { op: name, latency_ns, sms, ..op });
+                    ops.push(Op { name, sms, latency_ns, ..*op });
                 }
             }
         }

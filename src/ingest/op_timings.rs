@@ -15,7 +15,8 @@ const ROWS: usize = 64 << 10;
 /// One measured operation, as an adapter knows it; what it does not know is `None`.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Op<'a> {
-    pub(super) op: &'a str,
+    /// Name of the operation, as in the schema.
+    pub(super) name: &'a str,
     pub(super) framework: Option<&'a str>,
     pub(super) version: Option<&'a str>,
     pub(super) device: &'a str,
@@ -96,7 +97,7 @@ impl OpTimings {
 
     /// Adds an operation and hands a full batch on.
     pub(super) fn push(&mut self, op: &Op<'_>, sink: &mut Sink<'_>) -> Result<()> {
-        self.op.append_value(op.op);
+        self.op.append_value(op.name);
         self.device.append_value(op.device);
         let texts = [
             op.framework,

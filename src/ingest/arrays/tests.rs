@@ -168,7 +168,7 @@ fn maps_that_do_not_fit_are_refused() {
         ("kvtoll.arrays.v1", "kvtoll.arrays.v9", "expected the schema"),
         ("layers = 2\n", "layers = 0\n", "expected `layers` from 1 to 65535"),
         ("model = \"m\"", "modell = \"m\"", "map.toml:3: unknown field `modell`"),
-        ("\"kv_vectors\"", "\"kv_vector\"", "kv_vectors"),
+        ("\"kv_vectors\"", "\"kv_vector\"", "unknown table `kv_vector`"),
         ("\"a.npz\"", "\"../a.npz\"", "expected a file below the folder of the map"),
         ("\"a.npz\"", "\"/etc/passwd\"", "expected a file below the folder of the map"),
         ("\"a.npz\"", "\"b.npz\"", "cannot read"),

@@ -143,25 +143,27 @@ fn note(faults: &mut [Option<Fault>], rule: impl Fn(usize) -> Option<Fault>) {
     }
 }
 
+/// Where the values of a row are.
+type Ranges<'a> = Box<dyn Fn(usize) -> Range<usize> + 'a>;
+
 /// Sets aside rows with a NaN or an infinity in a column.
 fn finite(batch: &RecordBatch, name: &'static str, faults: &mut [Option<Fault>]) {
     let Some(array) = batch.column_by_name(name) else { return };
-    let (values, range): (&[f32], Box<dyn Fn(usize) -> Range<usize>>) =
-        if let Some(single) = array.as_primitive_opt::<Float32Type>() {
-            (single.values(), Box::new(|row| row..row + usize::from(single.is_valid(row))))
-        } else if let Some(lists) = array.as_list_opt::<i32>()
-            && let Some(values) = lists.values().as_primitive_opt::<Float32Type>()
-        {
-            let offsets = lists.value_offsets();
-            (values.values(), Box::new(move |row| offsets[row] as usize..offsets[row + 1] as usize))
-        } else if let Some(lists) = array.as_fixed_size_list_opt()
-            && let Some(values) = lists.values().as_primitive_opt::<Float32Type>()
-        {
-            let width = lists.value_length() as usize;
-            (values.values(), Box::new(move |row| (lists.offset() + row) * width..(lists.offset() + row + 1) * width))
-        } else {
-            return;
-        };
+    let (values, range): (&[f32], Ranges<'_>) = if let Some(single) = array.as_primitive_opt::<Float32Type>() {
+        (single.values(), Box::new(|row| row..row + usize::from(single.is_valid(row))))
+    } else if let Some(lists) = array.as_list_opt::<i32>()
+        && let Some(values) = lists.values().as_primitive_opt::<Float32Type>()
+    {
+        let offsets = lists.value_offsets();
+        (values.values(), Box::new(move |row| offsets[row] as usize..offsets[row + 1] as usize))
+    } else if let Some(lists) = array.as_fixed_size_list_opt()
+        && let Some(values) = lists.values().as_primitive_opt::<Float32Type>()
+    {
+        let width = lists.value_length() as usize;
+        (values.values(), Box::new(move |row| row * width..(row + 1) * width))
+    } else {
+        return;
+    };
     note(faults, |row| {
         let values = values.get(range(row)).unwrap_or_default();
         let at = values.iter().position(|value| !value.is_finite())?;

@@ -18,7 +18,7 @@ pub(in super::super) fn npy<T: npyz::AutoSerialize + Copy>(shape: &[u64], values
 
 /// An npz file of these npy files.
 pub(in super::super) fn npz_of(entries: &[(&str, Vec<u8>)], method: CompressionMethod) -> Vec<u8> {
-    let mut writer = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
+    let mut writer = zip::ZipWriter::new(io::Cursor::new(Vec::new()));
     for (name, bytes) in entries {
         writer.start_file(*name, SimpleFileOptions::default().compression_method(method)).unwrap();
         writer.write_all(bytes).unwrap();
