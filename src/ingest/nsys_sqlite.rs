@@ -168,7 +168,7 @@ fn guarded(file: &Path, size: u64) -> rusqlite::Result<Connection> {
         (Limit::SQLITE_LIMIT_SQL_LENGTH, 1 << 20),
         (Limit::SQLITE_LIMIT_COLUMN, 500),
         (Limit::SQLITE_LIMIT_EXPR_DEPTH, 50),
-        (Limit::SQLITE_LIMIT_COMPOUND_SELECT, 1),
+        (Limit::SQLITE_LIMIT_COMPOUND_SELECT, 100),
         (Limit::SQLITE_LIMIT_VDBE_OP, 25_000),
         (Limit::SQLITE_LIMIT_FUNCTION_ARG, 8),
         (Limit::SQLITE_LIMIT_ATTACHED, 0),
