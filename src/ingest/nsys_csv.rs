@@ -156,7 +156,7 @@ fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
                 if kernel.bytes.is_some() && layout.bytes.is_some_and(|(_, power)| power > 0) {
                     sink.log(ROUNDED, "bytes were printed rounded", Some(line.number), Some(line.offset));
                 }
-                gpu.push_kernel(&Kernel { name, category, copy_kind, ..kernel }, sink)?;
+                gpu.push_kernel(&Kernel { category, name, copy_kind, ..kernel }, sink)?;
                 Ok(Outcome::Row)
             }
         }

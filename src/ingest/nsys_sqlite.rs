@@ -9,11 +9,11 @@
 //! ```
 //!
 //! What the tables mean is in [`super::nsys`]. The file is foreign: it is opened read-only and immutable, its schema is
-//! not trusted, views, triggers and virtual tables are off, an authorizer allows nothing but to read columns, lengths are
+//! not trusted, views, triggers and virtual tables are off, an authorizer allows nothing but to read columns and their names, lengths are
 //! limited, and so is the work that a file of its size can need.
 //!
 //! Refused as a whole: a file that is shorter than its header says, a damaged page, a virtual table under a name that is
-//! read, more rows than its bytes can hold. Row by row: values of the wrong type, an end before its start, negative sizes.
+//! read, a computed column, more rows than its bytes can hold. Row by row: values of the wrong type, an end before its start, negative sizes.
 
 use std::fs;
 use std::path::Path;
@@ -26,6 +26,7 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OpenFlags};
 
 use super::nsys::{self, Tables, Take, Value};
+use super::problem::quoted;
 use super::sink::Sink;
 use super::source::{Body, Input, SQLITE};
 use super::{Format, Head, Settings, Sniff};
@@ -168,7 +169,7 @@ fn guarded(file: &Path, size: u64) -> rusqlite::Result<Connection> {
         (Limit::SQLITE_LIMIT_SQL_LENGTH, 1 << 20),
         (Limit::SQLITE_LIMIT_COLUMN, 500),
         (Limit::SQLITE_LIMIT_EXPR_DEPTH, 50),
-        (Limit::SQLITE_LIMIT_COMPOUND_SELECT, 1),
+        (Limit::SQLITE_LIMIT_COMPOUND_SELECT, 100),
         (Limit::SQLITE_LIMIT_VDBE_OP, 25_000),
         (Limit::SQLITE_LIMIT_FUNCTION_ARG, 8),
         (Limit::SQLITE_LIMIT_ATTACHED, 0),
@@ -192,7 +193,9 @@ fn guarded(file: &Path, size: u64) -> rusqlite::Result<Connection> {
     connection.pragma_update(None, "mmap_size", 0)?;
     connection.pragma_update(None, "query_only", true)?;
     connection.authorizer(Some(|context: AuthContext<'_>| match context.action {
-        AuthAction::Select | AuthAction::Read { .. } => Authorization::Allow,
+        AuthAction::Select | AuthAction::Read { .. } | AuthAction::Pragma { pragma_name: "table_xinfo", .. } => {
+            Authorization::Allow
+        }
         _ => Authorization::Deny,
     }))?;
     Ok(connection)
@@ -231,6 +234,8 @@ impl Tables for Database<'_> {
     }
 
     fn is_empty(&mut self, table: &str) -> Result<bool> {
+        // Refuses computed columns, none of which may run.
+        self.columns(table)?;
         let failed = |error: rusqlite::Error| damaged(self.path, &error.to_string());
         let sql = format!("SELECT * FROM {} LIMIT 1", name(table));
         let mut statement = self.connection.prepare(&sql).map_err(failed)?;
@@ -240,9 +245,22 @@ impl Tables for Database<'_> {
 
     fn columns(&mut self, table: &str) -> Result<Vec<String>> {
         let failed = |error: rusqlite::Error| damaged(self.path, &error.to_string());
-        let sql = format!("SELECT * FROM {} LIMIT 0", name(table));
-        let statement = self.connection.prepare(&sql).map_err(failed)?;
-        Ok(statement.column_names().into_iter().map(str::to_owned).collect())
+        let sql = format!("PRAGMA table_xinfo({})", name(table));
+        let mut statement = self.connection.prepare(&sql).map_err(failed)?;
+        let mut rows = statement.query([]).map_err(failed)?;
+        let mut columns = Vec::new();
+        while let Some(row) = rows.next().map_err(failed)? {
+            let (column, hidden): (String, i64) = (row.get(1).map_err(failed)?, row.get(6).map_err(failed)?);
+            // No authorizer sees what a computed column calls.
+            if hidden != 0 {
+                return Err(damaged(
+                    self.path,
+                    &format!("`{table}` has the computed column {}", quoted(column.as_bytes())),
+                ));
+            }
+            columns.push(column);
+        }
+        Ok(columns)
     }
 
     fn each(&mut self, table: &str, columns: &[&str], take: &mut Take<'_>) -> Result<()> {

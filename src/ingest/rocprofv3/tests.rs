@@ -2,7 +2,6 @@ use engine::schema::captured::{COUNTERS, KERNELS};
 
 use super::super::tests::{Bench, check_law, quarantine, sample, text};
 use super::super::{Options, Summary};
-use super::*;
 use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::{Float64Type, Int64Type, UInt32Type, UInt64Type};
 
