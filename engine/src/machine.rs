@@ -10,7 +10,7 @@ mod vary;
 #[cfg(test)]
 mod tests;
 
-pub use parse::parse;
+pub use parse::{calibrate, parse};
 pub(crate) use parse::{Number, Sources, sourced};
 use quantity::Quantity;
 pub use vary::resolve;
