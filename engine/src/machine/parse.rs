@@ -171,7 +171,11 @@ pub fn calibrate(machine: &mut Machine, text: &str, origin: &str) -> Result<()> 
 fn replace(machine: &mut Machine, text: &str, origin: &str, calibrated: &Calibrated) -> Result<()> {
     let source = match calibrated.get("source").map(Spanned::get_ref) {
         Some(toml::Value::String(source)) if !source.trim().is_empty() => source.clone(),
-        _ => return Err(Error::data(format!("{origin}: `[calibrated]`: expected a text `source` that says what was fitted"))),
+        _ => {
+            return Err(Error::data(format!(
+                "{origin}: `[calibrated]`: expected a text `source` that says what was fitted"
+            )));
+        }
     };
     for (name, given) in calibrated.iter().filter(|(name, _)| *name != "source") {
         let at = |error: &Error| located(text, origin, given.span(), error);

@@ -139,7 +139,10 @@ fn region(text: &str, origin: &str, given: &Spanned<RegionFile>) -> Result<Regio
     let file = given.get_ref();
     let at_region = |message: String| located(text, origin, given.span(), &Error::data(message));
     let base = address(file.base.get_ref()).ok_or_else(|| {
-        let error = Error::data(format!("`base`: expected an address such as \"0x7f5c00000000\", found a {}", file.base.get_ref().type_str()));
+        let error = Error::data(format!(
+            "`base`: expected an address such as \"0x7f5c00000000\", found a {}",
+            file.base.get_ref().type_str()
+        ));
         located(text, origin, file.base.span(), &error)
     })?;
     let mut layout: Vec<Dimension> = Vec::with_capacity(file.layout.len());
@@ -155,8 +158,10 @@ fn region(text: &str, origin: &str, given: &Spanned<RegionFile>) -> Result<Regio
         let (count, stride) = (*given.count.get_ref(), *given.stride_bytes.get_ref());
         let extent = count.checked_mul(stride).filter(|extent| *extent > 0 && *extent <= room);
         if extent.is_none() {
-            let outer = if index == 0 { "64 bits".to_owned() } else { format!("the {room} bytes of the dimension around it") };
-            let error = Error::data(format!("`{name}`: expected {count} times {stride} bytes above 0 and within {outer}"));
+            let outer =
+                if index == 0 { "64 bits".to_owned() } else { format!("the {room} bytes of the dimension around it") };
+            let error =
+                Error::data(format!("`{name}`: expected {count} times {stride} bytes above 0 and within {outer}"));
             return Err(at(given.stride_bytes.span(), &error).hint("list the outermost dimension first"));
         }
         room = stride;
@@ -166,8 +171,12 @@ fn region(text: &str, origin: &str, given: &Spanned<RegionFile>) -> Result<Regio
     let block_tokens = match (has("block"), has("token"), file.block_tokens) {
         (true, _, _) => 1,
         (false, true, Some(tokens)) if tokens > 0 => tokens,
-        (false, true, _) => return Err(at_region("expected `block_tokens` above 0, or a dimension `block`".to_owned())),
-        (false, false, _) => return Err(at_region("expected a dimension `token` or `block`, found neither".to_owned())),
+        (false, true, _) => {
+            return Err(at_region("expected `block_tokens` above 0, or a dimension `block`".to_owned()));
+        }
+        (false, false, _) => {
+            return Err(at_region("expected a dimension `token` or `block`, found neither".to_owned()));
+        }
     };
     let extent = layout.first().map_or(0, |outer| outer.count * outer.stride);
     let end = base.checked_add(extent).ok_or_else(|| at_region("the region ends beyond 64 bits".to_owned()))?;

@@ -1,6 +1,8 @@
 //! Typed columns of a canonical batch.
 
-use arrow::array::{Array, ArrowPrimitiveType, AsArray, BooleanArray, ListArray, PrimitiveArray, RecordBatch, StringArray};
+use arrow::array::{
+    Array, ArrowPrimitiveType, AsArray, BooleanArray, ListArray, PrimitiveArray, RecordBatch, StringArray,
+};
 
 use crate::error::{Error, Result};
 

@@ -64,7 +64,8 @@ pub fn timed(steps: &[RecordBatch], requests: &[RecordBatch]) -> Result<Timed> {
         let (ids, sources) = (numbers::<UInt64Type>(batch, "request_id")?, numbers::<UInt32Type>(batch, "source_id")?);
         let prompts = numbers::<UInt32Type>(batch, "prompt_tokens")?;
         for row in 0..batch.num_rows() {
-            let next = u32::try_from(known.len()).map_err(|_| Error::run("expected up to 2^32 requests, found more"))?;
+            let next =
+                u32::try_from(known.len()).map_err(|_| Error::run("expected up to 2^32 requests, found more"))?;
             known.insert(ids.value(row), (next, sources.value(row), prompts.value(row)));
         }
     }
@@ -91,10 +92,13 @@ pub fn timed(steps: &[RecordBatch], requests: &[RecordBatch]) -> Result<Timed> {
 }
 
 fn read_steps(batch: &RecordBatch, known: &BTreeMap<u64, (u32, u32, u32)>, rows: &mut Vec<Row>) -> Result<()> {
-    let (ids, engine_steps) = (numbers::<UInt64Type>(batch, "request_id")?, numbers::<UInt64Type>(batch, "engine_step")?);
+    let (ids, engine_steps) =
+        (numbers::<UInt64Type>(batch, "request_id")?, numbers::<UInt64Type>(batch, "engine_step")?);
     let (instances, phases) = (numbers::<UInt32Type>(batch, "instance")?, texts(batch, "phase")?);
-    let (contexts, new) = (numbers::<UInt32Type>(batch, "context_tokens")?, numbers::<UInt32Type>(batch, "new_tokens")?);
-    let (durations, sizes) = (numbers::<Int64Type>(batch, "duration_ns")?, numbers::<UInt32Type>(batch, "batch_requests")?);
+    let (contexts, new) =
+        (numbers::<UInt32Type>(batch, "context_tokens")?, numbers::<UInt32Type>(batch, "new_tokens")?);
+    let (durations, sizes) =
+        (numbers::<Int64Type>(batch, "duration_ns")?, numbers::<UInt32Type>(batch, "batch_requests")?);
     for row in 0..batch.num_rows() {
         let Some(&(request, source, prompt)) = known.get(&ids.value(row)) else { continue };
         let engine_step = number(engine_steps, row);
@@ -185,7 +189,8 @@ pub fn fit(plan: &Plan, timed: &Timed) -> Result<Fit> {
         prices.push([host, cost.kv_read, cost.weight_read, cost.compute, cost.collective].map(whole));
         targets.push(duration.saturating_sub(whole(fixed)));
     }
-    let fixed: Vec<i64> = timed.durations.iter().zip(&targets).map(|(all, target)| all.saturating_sub(*target)).collect();
+    let fixed: Vec<i64> =
+        timed.durations.iter().zip(&targets).map(|(all, target)| all.saturating_sub(*target)).collect();
     let (columns, factors) = best(&prices, &targets)?;
     let modelled = |term: usize| prices.iter().map(|row| i128::from(row[term])).sum();
     let term = |(at, name): (usize, &&'static str)| Term {
@@ -239,7 +244,8 @@ struct Sums {
 impl Sums {
     fn of(prices: &[Prices], targets: &[i64]) -> Result<Self> {
         let mut sums = Self { terms: [[0; TERMS.len()]; TERMS.len()], targets: [0; TERMS.len()] };
-        let too_large = || Error::run("the captured steps are too long to be fitted: squares of their times leave 128 bits");
+        let too_large =
+            || Error::run("the captured steps are too long to be fitted: squares of their times leave 128 bits");
         let add = |sum: &mut i128, a: i64, b: i64| {
             *sum = sum.checked_add(i128::from(a) * i128::from(b)).ok_or_else(too_large)?;
             Ok::<(), Error>(())
@@ -358,7 +364,11 @@ pub fn calibrated(fit: &Fit, plan: &Plan, machine: &Machine, dtype: WeightDtype,
         };
         let value = share.1 / term.factor;
         if value > 1.0 {
-            notes.push(format!("`{}` would have to be {}, which is above its peak: written as 1", share.0, significant(value)));
+            notes.push(format!(
+                "`{}` would have to be {}, which is above its peak: written as 1",
+                share.0,
+                significant(value)
+            ));
         }
         let _ = writeln!(text, "{} = {}", share.0, rounded(value.min(1.0)));
     }

@@ -94,9 +94,11 @@ pub fn kernels(batches: &[RecordBatch]) -> Result<Kernels> {
     for batch in batches {
         let (sources, ids) = (numbers::<UInt32Type>(batch, "source_id")?, numbers::<UInt64Type>(batch, "kernel_id")?);
         let (categories, names) = (texts(batch, "category")?, texts(batch, "name")?);
-        let (starts, durations) = (numbers::<Int64Type>(batch, "start_ns")?, numbers::<Int64Type>(batch, "duration_ns")?);
+        let (starts, durations) =
+            (numbers::<Int64Type>(batch, "start_ns")?, numbers::<Int64Type>(batch, "duration_ns")?);
         let (processes, devices) = (numbers::<UInt64Type>(batch, "process")?, numbers::<UInt32Type>(batch, "device")?);
-        let (joins, launches) = (numbers::<UInt64Type>(batch, "correlation")?, numbers::<Int64Type>(batch, "launch_ns")?);
+        let (joins, launches) =
+            (numbers::<UInt64Type>(batch, "correlation")?, numbers::<Int64Type>(batch, "launch_ns")?);
         let bytes = numbers::<UInt64Type>(batch, "bytes")?;
         let reads = numbers::<UInt64Type>(batch, "dram_read_bytes")?;
         let writes = numbers::<UInt64Type>(batch, "dram_write_bytes")?;
@@ -202,7 +204,8 @@ pub fn by_name(kernels: &Kernels, booths: &[Booth]) -> Vec<(u32, Category, Booth
     for (kernel, &booth) in kernels.rows.iter().zip(booths) {
         sums.entry((kernel.name, kernel.category)).or_insert((booth, Sum::default())).1.add(kernel);
     }
-    let mut all: Vec<_> = sums.into_iter().map(|((name, category), (booth, sum))| (name, category, booth, sum)).collect();
+    let mut all: Vec<_> =
+        sums.into_iter().map(|((name, category), (booth, sum))| (name, category, booth, sum)).collect();
     all.sort_by(|a, b| {
         let name = |row: &(u32, Category, Booth, Sum)| kernels.names[row.0 as usize].as_str();
         (b.3.time.cmp(&a.3.time)).then_with(|| name(a).cmp(name(b))).then(a.1.cmp(&b.1))
@@ -212,7 +215,8 @@ pub fn by_name(kernels: &Kernels, booths: &[Booth]) -> Vec<(u32, Category, Booth
 
 /// The counters of DRAM bytes that the capture lacks, with the names under which profilers have them.
 pub fn missing_counters(kernels: &Kernels) -> Vec<String> {
-    let work = || kernels.rows.iter().filter(|kernel| matches!(kernel.category, Category::Kernel | Category::Collective));
+    let work =
+        || kernels.rows.iter().filter(|kernel| matches!(kernel.category, Category::Kernel | Category::Collective));
     let total = work().count();
     let known: [(&str, &str, fn(&Kernel) -> bool); 2] = [
         ("dram_read_bytes", "dram__bytes_read.sum", |kernel| kernel.dram_read.is_some()),

@@ -71,7 +71,7 @@ pub struct Range {
 
 /// Where a launch came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Launch {
+pub(super) struct Launch {
     at: i64,
     thread: Option<u64>,
 }
@@ -82,7 +82,7 @@ pub struct Annotated {
     /// Steps, phases and layers with a begin and an end.
     pub ranges: Vec<Range>,
     /// Launches by source, process and correlation.
-    launches: BTreeMap<(u32, u64, u64), Launch>,
+    pub(super) launches: BTreeMap<(u32, u64, u64), Launch>,
 }
 
 /// How a kernel came to its range.
@@ -137,9 +137,11 @@ fn words(name: &str) -> Vec<String> {
 pub fn annotated(batches: &[RecordBatch]) -> Result<Annotated> {
     let mut found = Annotated::default();
     for batch in batches {
-        let (sources, ids) = (numbers::<UInt32Type>(batch, "source_id")?, numbers::<UInt64Type>(batch, "annotation_id")?);
+        let (sources, ids) =
+            (numbers::<UInt32Type>(batch, "source_id")?, numbers::<UInt64Type>(batch, "annotation_id")?);
         let (names, categories) = (texts(batch, "name")?, texts(batch, "category")?);
-        let (starts, durations) = (numbers::<Int64Type>(batch, "start_ns")?, numbers::<Int64Type>(batch, "duration_ns")?);
+        let (starts, durations) =
+            (numbers::<Int64Type>(batch, "start_ns")?, numbers::<Int64Type>(batch, "duration_ns")?);
         let (processes, threads) = (numbers::<UInt64Type>(batch, "process")?, numbers::<UInt64Type>(batch, "thread")?);
         let joins = numbers::<UInt64Type>(batch, "correlation")?;
         for row in 0..batch.num_rows() {
@@ -158,7 +160,17 @@ pub fn annotated(batches: &[RecordBatch]) -> Result<Annotated> {
             if let Some(end) = start.checked_add(duration).filter(|end| *end > start) {
                 let is_on_device = category.starts_with("gpu");
                 let name = name.to_owned();
-                found.ranges.push(Range { source, id: ids.value(row), kind, name, start, end, process, thread, is_on_device });
+                found.ranges.push(Range {
+                    source,
+                    id: ids.value(row),
+                    kind,
+                    name,
+                    start,
+                    end,
+                    process,
+                    thread,
+                    is_on_device,
+                });
             }
         }
     }

@@ -271,7 +271,13 @@ struct Replay {
 
 impl Replay {
     fn new(capacity: usize, blocks: usize) -> Self {
-        Self { cache: Lru::new(capacity), parents: vec![None; blocks], met: vec![0; blocks], walk: 0, chain: Vec::new() }
+        Self {
+            cache: Lru::new(capacity),
+            parents: vec![None; blocks],
+            met: vec![0; blocks],
+            walk: 0,
+            chain: Vec::new(),
+        }
     }
 
     fn stretch(&mut self, stretch: &[Event], bucket: &mut Bucket) {

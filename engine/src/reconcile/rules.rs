@@ -31,15 +31,8 @@ pub enum Booth {
 
 impl Booth {
     /// Every booth, in the order in which they are shown.
-    pub const ALL: [Self; 7] = [
-        Self::Attention,
-        Self::Linear,
-        Self::Moe,
-        Self::Collective,
-        Self::Copy,
-        Self::Other,
-        Self::Unclassified,
-    ];
+    pub const ALL: [Self; 7] =
+        [Self::Attention, Self::Linear, Self::Moe, Self::Collective, Self::Copy, Self::Other, Self::Unclassified];
 
     /// Its name in rule files and tables.
     pub fn name(self) -> &'static str {
@@ -100,18 +93,19 @@ struct RuleFile {
 /// allowed.
 pub fn parse(text: &str, origin: &str) -> Result<Rules> {
     let file: File = from_toml(text, origin).map_err(|error| match error.advice() {
-        None => error.hint("a rule is `{ booth = \"attention\", pattern = \"flash\" }`, with `word` in place of `pattern`"),
+        None => {
+            error.hint("a rule is `{ booth = \"attention\", pattern = \"flash\" }`, with `word` in place of `pattern`")
+        }
         Some(_) => error,
     })?;
     let mut rules = Vec::with_capacity(file.rules.len());
     for given in &file.rules {
         let rule = given.get_ref();
         let at = |span, message: String| located(text, origin, span, &Error::data(message));
-        let booth = booth(rule.booth.get_ref())
-            .ok_or_else(|| {
-                let allowed = Booth::ALL.map(Booth::name)[..6].join(", ");
-                at(rule.booth.span(), format!("`booth`: expected one of {allowed}, found `{}`", rule.booth.get_ref()))
-            })?;
+        let booth = booth(rule.booth.get_ref()).ok_or_else(|| {
+            let allowed = Booth::ALL.map(Booth::name)[..6].join(", ");
+            at(rule.booth.span(), format!("`booth`: expected one of {allowed}, found `{}`", rule.booth.get_ref()))
+        })?;
         let (pattern, key) = match (&rule.pattern, &rule.word) {
             (Some(pattern), None) => (pattern, "pattern"),
             (None, Some(word)) => (word, "word"),

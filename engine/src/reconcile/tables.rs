@@ -26,7 +26,12 @@ pub static BOOTHS: Table = Table {
     doc: "a booth and the kind of rows in it",
     scope: Scope::Store,
     columns: &[
-        known("booth", Text, "", "attention, linear, moe, collective, copy, other, or unclassified where no rule matches."),
+        known(
+            "booth",
+            Text,
+            "",
+            "attention, linear, moe, collective, copy, other, or unclassified where no rule matches.",
+        ),
         known("category", Text, "", "kernel, copy, fill or collective, as the capture has it."),
         known("kernels", U64, "", "Rows of the capture."),
         known("untimed", U64, "", "Of these, rows of unknown duration."),
@@ -320,7 +325,12 @@ pub fn ranges(kernels: &Kernels, booths: &[Booth], annotated: &Annotated) -> Res
 ///
 /// # Errors
 /// A count beyond 64 bits.
-pub fn toll(kernels: &Kernels, booths: &[Booth], toll: &Toll, (tokens, batch, tensor): (u64, u64, u32)) -> Result<RecordBatch> {
+pub fn toll(
+    kernels: &Kernels,
+    booths: &[Booth],
+    toll: &Toll,
+    (tokens, batch, tensor): (u64, u64, u32),
+) -> Result<RecordBatch> {
     let mut sums = [Sum::default(); Booth::ALL.len()];
     for (kernel, booth) in kernels.rows.iter().zip(booths) {
         sums[booth.index()].add(kernel);

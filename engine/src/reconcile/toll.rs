@@ -33,7 +33,9 @@ pub fn decode_step(plan: &Plan, batch: u64, context: u32) -> Result<Toll> {
         return Err(Error::usage("a capture is of one kind of accelerator, found a machine with a separate FFN pool"));
     }
     if batch == 0 || batch.checked_mul(u64::from(context)).is_none_or(|tokens| tokens > 1 << 53) {
-        return Err(Error::usage(format!("expected a batch of 1 to 2^53 tokens in all, found {batch} times {context}")));
+        return Err(Error::usage(format!(
+            "expected a batch of 1 to 2^53 tokens in all, found {batch} times {context}"
+        )));
     }
     let groups = plan.groups.len();
     let kept: Vec<u64> =
@@ -68,8 +70,7 @@ fn split(plan: &Plan, tokens: f64, whole: &StepCost, bare: &StepCost) -> Toll {
         total_ns: whole.total(),
     };
     // A step that attends to nothing still writes its tokens' KV, which kernels of attention do.
-    toll.ns[Booth::Attention.index()] =
-        whole.total() - bare.total() + attention_floors + bare.kv_read + bare.policy;
+    toll.ns[Booth::Attention.index()] = whole.total() - bare.total() + attention_floors + bare.kv_read + bare.policy;
     toll.ns[Booth::Linear.index()] = (weights - expert_ns).max(0.0);
     toll.ns[Booth::Moe.index()] = expert_ns.min(weights);
     toll.ns[Booth::Collective.index()] = whole.collective;
