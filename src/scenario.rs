@@ -221,8 +221,8 @@ pub fn load_model(name: &str) -> Result<Model> {
     model::parse(&text, &origin)
 }
 
-/// The machine of this expression: a name or file, and variations. `*calibrated=FILE.toml` takes the numbers of a fit that
-/// `kvtoll reconcile` wrote; the other variations then act on those.
+/// The machine of this expression: a name or file, and variations. `*calibrated=FILE.toml` takes the numbers of a fit
+/// that `kvtoll reconcile` wrote; the other variations then act on those.
 ///
 /// # Errors
 /// An unknown name or parameter, an unreadable file, a file that is no machine or no fit.
@@ -282,7 +282,8 @@ mod tests {
     fn a_fit_calibrates_a_machine_and_variations_act_on_it() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("fit.toml");
-        std::fs::write(&path, "[calibrated]\nsource = \"a fit\"\nweight_read = 0.5\nstep_overhead_ns = \"2ms\"\n").unwrap();
+        std::fs::write(&path, "[calibrated]\nsource = \"a fit\"\nweight_read = 0.5\nstep_overhead_ns = \"2ms\"\n")
+            .unwrap();
         let expression = format!("h100*calibrated={}*step_overhead_ns=2", path.display());
         let machine = load_machine(&expression).unwrap();
         assert_eq!((machine.name.as_str(), machine.preset.as_str()), (expression.as_str(), "h100"));

@@ -15,9 +15,9 @@ use engine::policy::{Stack, shape};
 use engine::reconcile::ranges::{Annotated, Kind, annotated};
 use engine::reconcile::rules::{Booth, Rules, parse as parse_rules};
 use engine::reconcile::{accesses, address, fit, kernels, residency, tables, toll};
+use engine::schema::Table;
 use engine::schema::canonical::{REQUESTS, STEPS};
 use engine::schema::captured::{ACCESSES, ANNOTATIONS, BLOCK_EVENTS, KERNELS};
-use engine::schema::Table;
 use engine::unit::significant;
 
 use super::{Exit, print, talk, write_file};
@@ -133,7 +133,9 @@ pub fn run(args: &Args) -> Result<Exit> {
 /// Looks at what can be wrong without the data.
 fn check(args: &Args) -> Result<()> {
     if args.write_fit.is_some() && args.part.is_some_and(|part| part != Part::Fit) {
-        return Err(Error::usage("`--write-fit` writes what the part `fit` finds").hint("leave the part out, or name `fit`"));
+        return Err(
+            Error::usage("`--write-fit` writes what the part `fit` finds").hint("leave the part out, or name `fit`")
+        );
     }
     if args.tokens == Some(0) || args.tensor_parallel == 0 || args.buckets == 0 {
         return Err(Error::usage("expected `--tokens`, `--tensor-parallel` and `--buckets` above 0, found 0"));
@@ -167,8 +169,10 @@ fn everything(store: &Store, args: &Args, format: Format) -> Result<Exit> {
         output::write(&[table], output::Options { format, max_rows: args.max_rows, is_terminal }, &mut text)?;
     }
     if text.is_empty() {
-        return Err(Error::run("the store has no captured kernels, accesses, KV events or steps that could be reconciled")
-            .hint("ingest a capture first: `kvtoll list formats`"));
+        return Err(Error::run(
+            "the store has no captured kernels, accesses, KV events or steps that could be reconciled",
+        )
+        .hint("ingest a capture first: `kvtoll list formats`"));
     }
     match args.output.as_deref().filter(|path| path.as_os_str() != "-") {
         Some(path) => write_file(path, &text)?,
@@ -260,7 +264,9 @@ impl Found {
         let rules = rules(args)?;
         let kernels = kernels::kernels(&rows(store, args, &KERNELS)?)?;
         if kernels.rows.is_empty() {
-            return Err(Error::run("the store has no captured kernels").hint("ingest a capture first: `kvtoll list formats`"));
+            return Err(
+                Error::run("the store has no captured kernels").hint("ingest a capture first: `kvtoll list formats`")
+            );
         }
         let booths = kernels::booths(&kernels, &rules);
         Ok(Self { rules, kernels, booths })
@@ -298,7 +304,8 @@ fn modelled(args: &Args) -> Result<Modelled> {
                 .hint(format!("give `--{what}`; `kvtoll list {what}s` shows the presets"))
         })
     };
-    let (model, machine) = (load_model(&needed("model", &args.model)?)?, load_machine(&needed("machine", &args.machine)?)?);
+    let (model, machine) =
+        (load_model(&needed("model", &args.model)?)?, load_machine(&needed("machine", &args.machine)?)?);
     let (stack, dtype) = (Stack::parse(&args.policy)?, dtype(&args.weights)?);
     let parallel = Parallel { tensor: args.tensor_parallel, instances: 1 };
     let plan = plan(&model, &shape(&stack, &model)?, &machine, dtype, parallel)?;

@@ -150,7 +150,8 @@ fn accesses() -> RecordBatch {
             "is_write" => Arc::new(BooleanArray::from(vec![false, true, true])),
             "sector_ids" => {
                 let DataType::List(element) = field.data_type() else { panic!("sectors are a list") };
-                let (ends, ids) = (OffsetBuffer::from_lengths([4, 2, 1]), UInt64Array::from(vec![10, 11, 12, 13, 10, 14, 3]));
+                let (ends, ids) =
+                    (OffsetBuffer::from_lengths([4, 2, 1]), UInt64Array::from(vec![10, 11, 12, 13, 10, 14, 3]));
                 Arc::new(ListArray::new(Arc::clone(element), ends, Arc::new(ids), None))
             }
             _ if field.is_nullable() => new_null_array(field.data_type(), 3),

@@ -1,7 +1,7 @@
 //! Functions that SQL over a store knows beside those of the SQL engine.
 //!
-//! `booth(category, name)` is the booth of a row of `kernels`, by the rules that kvtoll ships; `kvtoll reconcile --rules`
-//! takes others.
+//! `booth(category, name)` is the booth of a row of `kernels`, by the rules that kvtoll ships; `kvtoll reconcile
+//! --rules` takes others.
 
 use std::sync::Arc;
 

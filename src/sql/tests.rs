@@ -367,10 +367,12 @@ fn kernels_fall_into_booths_and_accesses_into_sectors() {
     let copies = rows("copies", &["category", "copy_kind", "copies", "bytes", "bytes_per_s"]);
     let fill = ["fill", "null", "1", "80", "10000000000.0"];
     assert_eq!(copies, [["copy", "host_to_device", "1", "6400", "100000000000.0"], fill]);
-    let launches = rows("launches", &["name", "booth", "launches", "launches_known", "shapes", "blocks", "median_wait_ns"]);
+    let launches =
+        rows("launches", &["name", "booth", "launches", "launches_known", "shapes", "blocks", "median_wait_ns"]);
     assert_eq!(launches[0], ["flash_fwd_kernel", "attention", "2", "2", "1", "8", "40"]);
     assert_eq!(launches[1], ["mystery", "unclassified", "1", "0", "1", "8", "null"]);
-    let columns = ["space", "accesses", "writes", "requested_bytes", "sectors", "requested_bytes_per_sector", "footprint_bytes"];
+    let columns =
+        ["space", "accesses", "writes", "requested_bytes", "sectors", "requested_bytes_per_sector", "footprint_bytes"];
     let accesses = rows("access-stats", &columns);
     assert_eq!(accesses[0], ["global", "2", "1", "128", "6", "32.0", "160"]);
     assert_eq!(accesses[1], ["shared", "1", "1", "64", "null", "null", "null"]);

@@ -1,8 +1,8 @@
 //! What warps asked for and what memory moved for it.
 //!
-//! A GPU moves whole sectors of 32 bytes. What a warp asks for may fill them or not (`bytes used per sector`), and a sector
-//! that is touched again after few others is found in a cache (`reuse distance`). Accesses to shared memory move no sectors
-//! and are only counted.
+//! A GPU moves whole sectors of 32 bytes. What a warp asks for may fill them or not (`bytes used per sector`), and a
+//! sector that is touched again after few others is found in a cache (`reuse distance`). Accesses to shared memory move
+//! no sectors and are only counted.
 
 use std::collections::BTreeMap;
 

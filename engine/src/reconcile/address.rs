@@ -1,7 +1,7 @@
 //! Addresses become KV blocks.
 //!
-//! An address map says where a KV cache lies: regions of memory, each with a base address and the dimensions that it is laid
-//! out in, the outermost first.
+//! An address map says where a KV cache lies: regions of memory, each with a base address and the dimensions that it is
+//! laid out in, the outermost first.
 //!
 //! ```toml
 //! [[region]]

@@ -1,13 +1,13 @@
 //! Host overhead and factors per booth, fitted to captured steps.
 //!
-//! The cost engine prices each captured batch; measured durations say by which factors its booths are off:
-//! `duration = host + a * kv_read + b * weight_read + c * compute + d * collective + fixed`, where `fixed` are the floors,
-//! policy work and hops that stay as they are. Prices and durations are whole nanoseconds and the sums of the normal
-//! equations are exact integers, so that the order of steps does not matter.
+//! The cost engine prices each captured batch; measured durations say by which factors its booths are off: `duration =
+//! host + a * kv_read + b * weight_read + c * compute + d * collective + fixed`, where `fixed` are the floors, policy
+//! work and hops that stay as they are. Prices and durations are whole nanoseconds and the sums of the normal equations
+//! are exact integers, so that the order of steps does not matter.
 //!
-//! Factors are positive. With at most five terms every subset is tried: a term that is left out stays as the model has it
-//! (it is not dropped), terms that the steps cannot tell apart are never fitted together, and of the subsets whose terms all
-//! come out positive the one with the smallest squared error is taken, the earlier of equals.
+//! Factors are positive. With at most five terms every subset is tried: a term that is left out stays as the model has
+//! it (it is not dropped), terms that the steps cannot tell apart are never fitted together, and of the subsets whose
+//! terms all come out positive the one with the smallest squared error is taken, the earlier of equals.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -315,8 +315,8 @@ fn misfit(prices: &[Prices], fixed: &[i64], durations: &[i64], factors: &[f64; T
     Misfit { median: rank(0.5), p90: rank(0.9), worst: rank(1.0) }
 }
 
-/// The fit as a table `[calibrated]` of a machine file: parameters of `machine` as the captured steps ask for them. Also
-/// says what could not be written: a factor that would need more than the peak.
+/// The fit as a table `[calibrated]` of a machine file: parameters of `machine` as the captured steps ask for them.
+/// Also says what could not be written: a factor that would need more than the peak.
 ///
 /// `what` says what was captured. A booth's factor divides the achieved share that prices it.
 pub fn calibrated(fit: &Fit, plan: &Plan, machine: &Machine, dtype: WeightDtype, what: &str) -> (String, Vec<String>) {
@@ -375,7 +375,8 @@ pub fn calibrated(fit: &Fit, plan: &Plan, machine: &Machine, dtype: WeightDtype,
     (text, notes)
 }
 
-/// Six digits after the point, and at least the smallest of them: a ratio is above zero. Always with a point, as TOML wants.
+/// Six digits after the point, and at least the smallest of them: a ratio is above zero. Always with a point, as TOML
+/// wants.
 fn rounded(value: f64) -> String {
     format!("{:.6}", value.max(1e-6))
 }

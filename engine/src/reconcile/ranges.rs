@@ -1,15 +1,15 @@
 //! Steps, phases and layers of a capture, and the kernels that belong to each.
 //!
 //! A named range counts as a *step* where its name has the word `step` or `iteration`, as a *layer* for `layer`, as a
-//! *phase* for `decode`, `prefill` or `forward`; the first of these that applies. Words end at anything but a letter and
-//! where a capital follows a small letter (`ProfilerStep#5`). Operators (names with `::`, categories `operator` and
+//! *phase* for `decode`, `prefill` or `forward`; the first of these that applies. Words end at anything but a letter
+//! and where a capital follows a small letter (`ProfilerStep#5`). Operators (names with `::`, categories `operator` and
 //! `runtime`) are no ranges, and neither is `layer norm`.
 //!
 //! A kernel whose launch was captured belongs to the innermost range of each kind that its launch lies in, within its
 //! process, on the launching thread where that is known and has one. A kernel without a launch belongs to the innermost
 //! range that contains it in time: a range on the same device where the capture has those (categories that begin with
-//! `gpu`, whose process is the device), else one of its process. Each kernel belongs to at most one range of each kind, and
-//! those that belong to none are counted apart.
+//! `gpu`, whose process is the device), else one of its process. Each kernel belongs to at most one range of each kind,
+//! and those that belong to none are counted apart.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};

@@ -1,13 +1,13 @@
 //! What a serving engine kept in its KV cache, by its own events, and what LRU would have kept in the same room.
 //!
 //! Events of one source, rank, medium and cache group make a *pool*. `stored` puts a block in, `removed` takes it out,
-//! `cleared` empties the pools of its rank (of its medium, where it names one). What was stored before the capture began is
-//! unknown, so that a block may be removed that was never seen.
+//! `cleared` empties the pools of its rank (of its medium, where it names one). What was stored before the capture
+//! began is unknown, so that a block may be removed that was never seen.
 //!
-//! The replay takes the same pool with as many blocks as were there at most, or as many as the user says. Engines do not
-//! send events for hits; but a block that is stored below a parent shows that the chain above it was in use. An event's
-//! references are therefore the known ancestors of its first block, from the root, and then its blocks in order; each is
-//! touched or put in, and the block whose last use is longest ago makes room. `cleared` clears both.
+//! The replay takes the same pool with as many blocks as were there at most, or as many as the user says. Engines do
+//! not send events for hits; but a block that is stored below a parent shows that the chain above it was in use. An
+//! event's references are therefore the known ancestors of its first block, from the root, and then its blocks in
+//! order; each is touched or put in, and the block whose last use is longest ago makes room. `cleared` clears both.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -215,8 +215,8 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// The residency of every pool in up to `buckets` stretches of equally many events. The replay has `capacity` blocks, or
-/// as many as the pool held at most.
+/// The residency of every pool in up to `buckets` stretches of equally many events. The replay has `capacity` blocks,
+/// or as many as the pool held at most.
 pub fn residency(events: &Events, buckets: usize, capacity: Option<u64>) -> Vec<Residency> {
     let blocks = events.blocks as usize;
     let of = |(pool, events): (&Pool, &Vec<Event>)| {

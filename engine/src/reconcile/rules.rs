@@ -1,8 +1,8 @@
 //! The booth of a kernel: an explicit, ordered, editable list of rules over its name.
 //!
 //! A rule file holds `rules = [{ booth = "attention", pattern = "flash" }, ...]`. The first rule that matches decides.
-//! `pattern` matches anywhere in the demangled name; `word` only where no ASCII letter or digit stands directly before or
-//! after it. Text without capital letters matches in any case (of ASCII letters), text with one matches as written.
+//! `pattern` matches anywhere in the demangled name; `word` only where no ASCII letter or digit stands directly before
+//! or after it. Text without capital letters matches in any case (of ASCII letters), text with one matches as written.
 
 use serde::Deserialize;
 use toml::Spanned;

@@ -1,8 +1,8 @@
 //! Reuse distance, exactly: how many distinct other items were touched since this one was touched last.
 //!
-//! Mattson et al., "Evaluation techniques for storage hierarchies" (IBM Systems Journal 9(2), 1970), define it as the depth
-//! in an LRU stack; an LRU cache of `n` items hits exactly the references with a distance below `n`. A Fenwick tree over
-//! time holds a mark at the last touch of each item, so that a distance is a count of marks, in O(log n).
+//! Mattson et al., "Evaluation techniques for storage hierarchies" (IBM Systems Journal 9(2), 1970), define it as the
+//! depth in an LRU stack; an LRU cache of `n` items hits exactly the references with a distance below `n`. A Fenwick
+//! tree over time holds a mark at the last touch of each item, so that a distance is a count of marks, in O(log n).
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -39,7 +39,8 @@ impl Distances {
     }
 }
 
-/// Marks at instants, and how many lie in a span; the tree of P. Fenwick (Software: Practice and Experience 24(3), 1994).
+/// Marks at instants, and how many lie in a span; the tree of P. Fenwick (Software: Practice and Experience 24(3),
+/// 1994).
 struct Marks {
     tree: Vec<u32>,
 }

@@ -63,7 +63,7 @@ pub static NAMES: Table = Table {
 /// Time by step, phase and layer.
 pub static RANGES: Table = Table {
     name: "ranges",
-    doc: "a step, phase or layer with the kernels that belong to it; for each kind one row for those that belong to none",
+    doc: "a step, phase or layer with its kernels; for each kind one row for those that belong to none",
     scope: Scope::Store,
     columns: &[
         known("kind", Text, "", "step, phase or layer."),
@@ -320,8 +320,8 @@ pub fn ranges(kernels: &Kernels, booths: &[Booth], annotated: &Annotated) -> Res
     batch_of_rows(&RANGES, &rows)
 }
 
-/// Rows of [`TOLL`]. `tokens` were generated in the capture, by instances of `tensor` devices; the toll is of a step that
-/// gives `batch` tokens.
+/// Rows of [`TOLL`]. `tokens` were generated in the capture, by instances of `tensor` devices; the toll is of a step
+/// that gives `batch` tokens.
 ///
 /// # Errors
 /// A count beyond 64 bits.

@@ -1,17 +1,18 @@
 //! What a decode step takes by the cost engine, in the booths of a capture.
 //!
-//! The cost engine's booths name what sets the pace (KV, weights, arithmetic); a capture's name what a kernel does. Both
-//! are sums of the same operations: the attention part is what a step costs beyond a step that attends to nothing, with the
-//! floors of its kernels and the KV that is written; what is left of weights and arithmetic are the linear layers, of which
-//! the experts' part is told apart by what paces it, bytes or arithmetic; the fixed time of a layer's other kernels is
-//! `other`, and the fixed time of a step belongs to the host, who is no kernel.
+//! The cost engine's booths name what sets the pace (KV, weights, arithmetic); a capture's name what a kernel does.
+//! Both are sums of the same operations: the attention part is what a step costs beyond a step that attends to nothing,
+//! with the floors of its kernels and the KV that is written; what is left of weights and arithmetic are the linear
+//! layers, of which the experts' part is told apart by what paces it, bytes or arithmetic; the fixed time of a layer's
+//! other kernels is `other`, and the fixed time of a step belongs to the host, who is no kernel.
 
 use super::kernels::{Kernel, Kernels};
 use super::rules::Booth;
 use crate::cost::{Batch, Plan, StepCost, price};
 use crate::error::{Error, Result};
 
-/// Time and bytes of one decode step of one instance; time as its accelerators pass it together, bytes over all of them.
+/// Time and bytes of one decode step of one instance; time as its accelerators pass it together, bytes over all of
+/// them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Toll {
     /// Time per booth, ns, in the order of [`Booth::ALL`].

@@ -21,11 +21,14 @@ fn args(words: &[&str]) -> Args {
 
 /// Rows of a table without lists; what is not named is null.
 fn rows_of(table: &'static schema::Table, rows: &[Vec<(&str, Cell)>]) -> RecordBatch {
-    let cell = |row: &[(&str, Cell)], name| row.iter().find(|(known, _)| *known == name).map_or(Cell::Null, |cell| cell.1.clone());
+    let cell = |row: &[(&str, Cell)], name| {
+        row.iter().find(|(known, _)| *known == name).map_or(Cell::Null, |cell| cell.1.clone())
+    };
     let is_list = |column: &&schema::Column| matches!(column.kind, schema::Type::ListU32 | schema::Type::ListU64);
     let plain: Vec<schema::Column> = table.columns.iter().filter(|column| !is_list(column)).copied().collect();
     let plain: &'static [schema::Column] = Box::leak(plain.into());
-    let cells: Vec<Vec<Cell>> = rows.iter().map(|row| plain.iter().map(|column| cell(row, column.name)).collect()).collect();
+    let cells: Vec<Vec<Cell>> =
+        rows.iter().map(|row| plain.iter().map(|column| cell(row, column.name)).collect()).collect();
     let narrow = schema::Table { name: table.name, doc: "", scope: Scope::Store, columns: plain };
     let narrow = batch_of_rows(Box::leak(Box::new(narrow)), &cells).unwrap();
     crate::store::canonical(table, &narrow, false).unwrap()
@@ -111,7 +114,8 @@ fn rules_of_ones_own_take_the_place_of_the_shipped_ones() {
 
 #[test]
 fn a_source_is_looked_at_alone_where_it_is_named() {
-    let rows = [kernel(0, 0, "kernel", "flash", 5), kernel(0, 1, "kernel", "flash", 7), kernel(1, 1, "copy", "HtoD", 9)];
+    let rows =
+        [kernel(0, 0, "kernel", "flash", 5), kernel(0, 1, "kernel", "flash", 7), kernel(1, 1, "copy", "HtoD", 9)];
     let (_folder, root) = store(&[(&KERNELS, rows_of(&KERNELS, &rows))]);
     let store = Store::open(Path::new(&root)).unwrap();
     let booths = |words: &[&str]| show(&store, &args(&[&[root.as_str()], words].concat()), Part::Booths).unwrap();
@@ -133,20 +137,30 @@ fn the_toll_stands_beside_the_model_and_takes_its_tokens_from_steps() {
             ("process", 1_u64.into()),
         ]
     };
-    let kernels = [kernel(1, 0, "kernel", "flash", 600), kernel(12, 0, "kernel", "gemm", 200), kernel(40, 0, "kernel", "gemm", 1)];
+    let kernels = [
+        kernel(1, 0, "kernel", "flash", 600),
+        kernel(12, 0, "kernel", "gemm", 200),
+        kernel(40, 0, "kernel", "gemm", 1),
+    ];
     let annotations = rows_of(&ANNOTATIONS, &[step(0), step(1)]);
     let (_folder, root) = store(&[(&KERNELS, rows_of(&KERNELS, &kernels)), (&ANNOTATIONS, annotations)]);
     let store = Store::open(Path::new(&root)).unwrap();
     let words = [root.as_str(), "--model", "qwen3-8b", "--machine", "h100", "--batch", "3", "--context", "1000"];
     let table = show(&store, &args(&words), Part::Toll).unwrap();
     // Two steps of three requests are six tokens.
-    assert_eq!((cell(&table, "booth", 0), cell(&table, "measured_ns_per_token", 0)), ("attention".to_owned(), "100.0".to_owned()));
+    assert_eq!(
+        (cell(&table, "booth", 0), cell(&table, "measured_ns_per_token", 0)),
+        ("attention".to_owned(), "100.0".to_owned())
+    );
     let bytes: f64 = cell(&table, "modelled_dram_bytes_per_token", 0).parse().unwrap();
     assert!((bytes - 147_456.0 * 1001.0).abs() < 1e-6, "{bytes}");
     let told = show(&store, &args(&[&words[..], &["--tokens", "600"]].concat()), Part::Toll).unwrap();
     assert_eq!(cell(&told, "measured_ns_per_token", 0), "1.0");
     let ranges = show(&store, &args(&[&root]), Part::Ranges).unwrap();
-    assert_eq!((ranges.num_rows(), sum(&ranges, "time_ns"), cell(&ranges, "name", 2)), (3, 801, "decode step 1".to_owned()));
+    assert_eq!(
+        (ranges.num_rows(), sum(&ranges, "time_ns"), cell(&ranges, "name", 2)),
+        (3, 801, "decode step 1".to_owned())
+    );
     let error = show(&store, &args(&words[..5]), Part::Toll).unwrap_err();
     assert!(error.to_string().starts_with("expected the batch and the context"), "{error}");
     let error = show(&store, &args(&words[..1]), Part::Toll).unwrap_err();
@@ -191,7 +205,12 @@ fn accesses_become_blocks_with_an_address_map() {
         let mut row: Vec<(&str, Cell)> =
             ["source_id", "launch", "cta_x", "cta_y", "cta_z", "warp"].map(|name| (name, 0_u32.into())).to_vec();
         row.extend([("access_id", id.into()), ("address", (64 * id).into()), ("kernel", "flash".into())]);
-        row.extend([("opcode", "LDG".into()), ("space", "global".into()), ("is_write", false.into()), ("sectors", 1_u32.into())]);
+        row.extend([
+            ("opcode", "LDG".into()),
+            ("space", "global".into()),
+            ("is_write", false.into()),
+            ("sectors", 1_u32.into()),
+        ]);
         row
     };
     let is_list = |column: &&schema::Column| column.name != "sector_ids";
@@ -207,7 +226,8 @@ fn accesses_become_blocks_with_an_address_map() {
     let (folder, root) = store(&[(&ACCESSES, accesses)]);
     let path = folder.path().join("map.toml");
     let region = "[[region]]\nname = \"k\"\nbase = \"0x0\"\nblock_tokens = 1\n";
-    fs::write(&path, format!("{region}layout = [{{ dimension = \"token\", count = 2, stride_bytes = 64 }}]\n")).unwrap();
+    fs::write(&path, format!("{region}layout = [{{ dimension = \"token\", count = 2, stride_bytes = 64 }}]\n"))
+        .unwrap();
     let store = Store::open(Path::new(&root)).unwrap();
     let with = args(&[&root, "--address-map", path.to_str().unwrap()]);
     let uses = show(&store, &with, Part::BlockUses).unwrap();
@@ -216,7 +236,10 @@ fn accesses_become_blocks_with_an_address_map() {
     let replayed = show(&store, &with, Part::Blocks).unwrap();
     assert_eq!((cell(&replayed, "hits", 0), cell(&replayed, "hits", 1)), ("0".to_owned(), "1".to_owned()));
     let stats = show(&store, &with, Part::Accesses).unwrap();
-    assert_eq!((cell(&stats, "footprint_bytes", 0), cell(&stats, "p50_reuse_sectors", 0)), ("64".to_owned(), "1".to_owned()));
+    assert_eq!(
+        (cell(&stats, "footprint_bytes", 0), cell(&stats, "p50_reuse_sectors", 0)),
+        ("64".to_owned(), "1".to_owned())
+    );
     let error = show(&store, &args(&[&root]), Part::Blocks).unwrap_err();
     assert_eq!(error.to_string(), "expected an address map, found none");
 }
@@ -225,7 +248,8 @@ fn accesses_become_blocks_with_an_address_map() {
 fn a_fit_is_written_and_a_scenario_takes_it() {
     let request = |id: u64| -> Vec<(&str, Cell)> {
         let lengths = [("prompt_tokens", 100_u32.into()), ("output_tokens", 50_u32.into())];
-        let mut row: Vec<(&str, Cell)> = vec![("request_id", id.into()), ("source_id", 0_u32.into()), ("status", "ok".into())];
+        let mut row: Vec<(&str, Cell)> =
+            vec![("request_id", id.into()), ("source_id", 0_u32.into()), ("status", "ok".into())];
         row.extend(lengths);
         row
     };
@@ -253,7 +277,10 @@ fn a_fit_is_written_and_a_scenario_takes_it() {
     let words = [root.as_str(), "fit", "--model", "smollm2-135m", "--machine", "h100", "--write-fit", path];
     assert_eq!(run(&args(&words)).unwrap(), Exit::Done);
     let text = fs::read_to_string(path).unwrap();
-    assert!(text.starts_with("[calibrated]\nsource = \"fit to 40 captured steps of smollm2-135m under full on 1 of h100;"), "{text}");
+    assert!(
+        text.starts_with("[calibrated]\nsource = \"fit to 40 captured steps of smollm2-135m under full on 1 of h100;"),
+        "{text}"
+    );
     let expression = format!("h100*calibrated={path}");
     let fitted = load_machine(&expression).unwrap();
     assert_ne!(fitted.efficiency, load_machine("h100").unwrap().efficiency);
