@@ -262,7 +262,7 @@ fn a_fit_is_written_and_a_scenario_takes_it() {
                 ("step", (at as u32 + 1).into()),
                 ("engine_step", at.into()),
                 ("phase", "decode".into()),
-                ("duration_ns", (3_000_000 + 10_000 * at as i64).into()),
+                ("duration_ns", (3_000_000 + 20_000 * at as i64).into()),
                 ("context_tokens", (1000 * at as u32 + 101).into()),
                 ("new_tokens", 1_u32.into()),
                 ("batch_requests", (at as u32 % 2 + 1).into()),
