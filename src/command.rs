@@ -7,6 +7,7 @@ pub mod ingest;
 pub mod inspect;
 pub mod list;
 pub mod query;
+pub mod reconcile;
 pub mod replay;
 pub mod report;
 pub mod run;

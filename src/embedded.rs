@@ -6,6 +6,9 @@
 
 include!(concat!(env!("OUT_DIR"), "/embedded.rs"));
 
+/// The rules that put kernels into booths, where no others are named.
+pub static KERNEL_RULES: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/presets/kernels.toml"));
+
 /// The text of the entry of this name.
 ///
 /// # Errors

@@ -190,7 +190,7 @@ fn rate(text: &str) -> Result<f64> {
     }
 }
 
-fn dtype(name: &str) -> Result<WeightDtype> {
+pub(crate) fn dtype(name: &str) -> Result<WeightDtype> {
     match name {
         "bf16" => Ok(WeightDtype::Bf16),
         "fp8" => Ok(WeightDtype::Fp8),
@@ -221,14 +221,28 @@ pub fn load_model(name: &str) -> Result<Model> {
     model::parse(&text, &origin)
 }
 
-/// The machine of this expression: a name or file, and variations.
+/// The machine of this expression: a name or file, and variations. `*calibrated=FILE.toml` takes the numbers of a fit
+/// that `kvtoll reconcile` wrote; the other variations then act on those.
 ///
 /// # Errors
-/// An unknown name or parameter, an unreadable file, a file that is no machine.
+/// An unknown name or parameter, an unreadable file, a file that is no machine or no fit.
 pub fn load_machine(expression: &str) -> Result<Machine> {
-    let bare = expression.split('*').next().unwrap_or(expression);
-    let found = preset("machine", bare, embedded::MACHINES)?;
-    machine::resolve(expression, &|_| Some(found.clone()))
+    let (fits, parts): (Vec<&str>, Vec<&str>) =
+        expression.split('*').partition(|part| part.trim().starts_with("calibrated="));
+    let bare = parts.first().copied().unwrap_or_default();
+    let (mut text, origin) = preset("machine", bare, embedded::MACHINES)?;
+    for fit in &fits {
+        let path = fit.trim().trim_start_matches("calibrated=");
+        let fitted = std::fs::read_to_string(path)
+            .map_err(|error| Error::usage(format!("cannot read the fit `{path}`: {error}")))?;
+        // On its own first, so that a mistake is placed in its own file.
+        machine::calibrate(&mut machine::parse(&text, &origin)?, &fitted, path)?;
+        text.push('\n');
+        text.push_str(&fitted);
+    }
+    let mut machine = machine::resolve(&parts.join("*"), &|_| Some((text.clone(), origin.clone())))?;
+    expression.trim().clone_into(&mut machine.name);
+    Ok(machine)
 }
 
 /// The price book of this name or file.
@@ -262,6 +276,25 @@ mod tests {
         let error = read(&path).unwrap_err().to_string();
         assert!(error.contains("s.toml:3:1: unknown field `polcy`"), "{error}");
         assert!(error.contains("`policy`"), "{error}");
+    }
+
+    #[test]
+    fn a_fit_calibrates_a_machine_and_variations_act_on_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("fit.toml");
+        std::fs::write(&path, "[calibrated]\nsource = \"a fit\"\nweight_read = 0.5\nstep_overhead_ns = \"2ms\"\n")
+            .unwrap();
+        let expression = format!("h100*calibrated={}*step_overhead_ns=2", path.display());
+        let machine = load_machine(&expression).unwrap();
+        assert_eq!((machine.name.as_str(), machine.preset.as_str()), (expression.as_str(), "h100"));
+        let (weights, host) = (&machine.efficiency.weight_read, &machine.efficiency.step_overhead_ns);
+        assert_eq!((weights.value, weights.source.as_str()), (0.5, "a fit"));
+        assert_eq!(weights.certainty, engine::model::Certainty::Calibrated);
+        assert_eq!(host.value, 4e6);
+        std::fs::write(&path, "[calibrated]\nsource = \"a fit\"\nwait_read = 0.5\n").unwrap();
+        let error = load_machine(&format!("h100*calibrated={}", path.display())).unwrap_err().to_string();
+        assert!(error.contains("fit.toml:3:13: unknown parameter `wait_read`"), "{error}");
+        assert!(load_machine("h100*calibrated=missing.toml").unwrap_err().to_string().contains("cannot read the fit"));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! enters a statement as a bound parameter, never as text.
 
 mod diagnostic;
+mod functions;
 mod named;
 
 use std::path::{Path, PathBuf};
@@ -68,6 +69,7 @@ fn open(run: Option<String>, files: impl Fn(&schema::Table) -> Vec<PathBuf>) -> 
         .with_information_schema(true);
     config.options_mut().sql_parser.collect_spans = true;
     let session = Session { context: SessionContext::new_with_config(config), runtime, run };
+    functions::register(&session.context)?;
     for table in schema::ALL {
         register(&session, table, &files(table))?;
     }

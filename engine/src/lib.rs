@@ -12,6 +12,7 @@ pub mod machine;
 pub mod model;
 pub mod policy;
 pub mod prices;
+pub mod reconcile;
 pub mod recording;
 pub mod replay;
 pub mod schema;

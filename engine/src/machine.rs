@@ -10,8 +10,8 @@ mod vary;
 #[cfg(test)]
 mod tests;
 
-pub use parse::parse;
 pub(crate) use parse::{Number, Sources, sourced};
+pub use parse::{calibrate, parse};
 use quantity::Quantity;
 pub use vary::resolve;
 

@@ -132,12 +132,12 @@ impl Column {
 }
 
 /// A column that is always known.
-const fn known(name: &'static str, kind: Type, unit: &'static str, doc: &'static str) -> Column {
+pub(crate) const fn known(name: &'static str, kind: Type, unit: &'static str, doc: &'static str) -> Column {
     Column { name, kind, nullable: false, unit, doc }
 }
 
 /// A column that may be unknown.
-const fn maybe(name: &'static str, kind: Type, unit: &'static str, doc: &'static str) -> Column {
+pub(crate) const fn maybe(name: &'static str, kind: Type, unit: &'static str, doc: &'static str) -> Column {
     Column { name, kind, nullable: true, unit, doc }
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, Int64Array, ListArray, RecordBatch, StringArray, UInt32Array, UInt64Array, new_null_array,
+    ArrayRef, BooleanArray, Int64Array, ListArray, RecordBatch, StringArray, UInt32Array, UInt64Array, new_null_array,
 };
 use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::{DataType, FieldRef};
@@ -60,6 +60,8 @@ fn write_all(folder: &Path, name: &str) {
     write(folder, "demand", &demand_rows(&scenarios));
     write(folder, "attention_error", &error_rows());
     write_batch(folder, "requests", &requests());
+    write(folder, "kernels", &kernel_rows());
+    write_batch(folder, "accesses", &accesses());
     write_provenance(folder, &scenarios);
 }
 
@@ -99,6 +101,65 @@ fn requests() -> RecordBatch {
     };
     let columns = schema.fields().iter().map(column).collect();
     RecordBatch::try_new(schema, columns).unwrap()
+}
+
+/// Four kernels, a copy and a fill of one capture.
+fn kernel_rows() -> Vec<Vec<Cell>> {
+    let columns = schema::table("kernels").unwrap().columns;
+    let row = |(id, category, name, time, launch, bytes): (u64, &str, &str, i64, Option<i64>, Option<u64>)| {
+        let cell = |column: &schema::Column| match column.name {
+            "source_id" => 0_u32.into(),
+            "kernel_id" => id.into(),
+            "category" => category.into(),
+            "name" => name.into(),
+            "start_ns" => (1000 * id as i64).into(),
+            "duration_ns" => time.into(),
+            "launch_ns" => launch.into(),
+            "bytes" => bytes.into(),
+            "copy_kind" => (category == "copy").then_some("host_to_device").into(),
+            "grid_x" | "grid_y" | "grid_z" | "block_x" | "block_y" | "block_z" => 2_u32.into(),
+            "dram_read_bytes" | "dram_write_bytes" => (id == 0).then_some(4096_u64).into(),
+            _ => Cell::Null,
+        };
+        columns.iter().map(cell).collect()
+    };
+    [
+        (0, "kernel", "flash_fwd_kernel", 400, Some(-30), None),
+        (1, "kernel", "flash_fwd_kernel", 500, Some(950), None),
+        (2, "kernel", "nvjet_hsh_128x256", 300, None, None),
+        (3, "kernel", "mystery", 100, None, None),
+        (4, "copy", "[CUDA memcpy HtoD]", 64, None, Some(6400)),
+        (5, "fill", "[CUDA memset]", 8, None, Some(80)),
+    ]
+    .into_iter()
+    .map(row)
+    .collect()
+}
+
+/// Three accesses of one launch: two to device memory, of which one asks for unknown bytes, and one to shared memory.
+fn accesses() -> RecordBatch {
+    let table = schema::table("accesses").unwrap();
+    let column = |field: &FieldRef| -> ArrayRef {
+        match field.name().as_str() {
+            "access_id" => Arc::new(UInt64Array::from(vec![0, 1, 2])),
+            "bytes" => Arc::new(UInt64Array::from(vec![Some(128), None, Some(64)])),
+            "address" => Arc::new(UInt64Array::from(vec![320; 3])),
+            "sectors" => Arc::new(UInt32Array::from(vec![4, 2, 1])),
+            "space" => Arc::new(StringArray::from(vec!["global", "global", "shared"])),
+            "kernel" | "opcode" => Arc::new(StringArray::from(vec!["vecadd"; 3])),
+            "is_write" => Arc::new(BooleanArray::from(vec![false, true, true])),
+            "sector_ids" => {
+                let DataType::List(element) = field.data_type() else { panic!("sectors are a list") };
+                let (ends, ids) =
+                    (OffsetBuffer::from_lengths([4, 2, 1]), UInt64Array::from(vec![10, 11, 12, 13, 10, 14, 3]));
+                Arc::new(ListArray::new(Arc::clone(element), ends, Arc::new(ids), None))
+            }
+            _ if field.is_nullable() => new_null_array(field.data_type(), 3),
+            _ => Arc::new(UInt32Array::from(vec![0; 3])),
+        }
+    };
+    let columns = table.arrow().fields().iter().map(column).collect();
+    RecordBatch::try_new(table.arrow(), columns).unwrap()
 }
 
 fn scenario_rows(scenarios: &[Scenario<'_>]) -> Vec<Vec<Cell>> {

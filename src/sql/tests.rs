@@ -345,6 +345,40 @@ fn parameters_are_exact_and_never_ignored() {
 }
 
 #[test]
+fn kernels_fall_into_booths_and_accesses_into_sectors() {
+    let (_folder, session) = fixture();
+    let rows = |name: &str, columns: &[&str]| -> Vec<Vec<String>> {
+        let found = one(&run_named(&session, name, &[]).unwrap());
+        let cell = |row: usize, column: &&str| {
+            let array = found.column_by_name(column).unwrap();
+            if array.is_null(row) { "null".to_owned() } else { array_value_to_string(array, row).unwrap() }
+        };
+        (0..found.num_rows()).map(|row| columns.iter().map(|column| cell(row, column)).collect()).collect()
+    };
+    let booths = rows("kernel-booths", &["category", "booth", "kernels", "time_ns", "dram_read_bytes", "counted"]);
+    let expected = [
+        ["copy", "copy", "1", "64", "null", "0"],
+        ["fill", "copy", "1", "8", "null", "0"],
+        ["kernel", "attention", "2", "900", "4096", "1"],
+        ["kernel", "linear", "1", "300", "null", "0"],
+        ["kernel", "unclassified", "1", "100", "null", "0"],
+    ];
+    assert_eq!(booths, expected);
+    let copies = rows("copies", &["category", "copy_kind", "copies", "bytes", "bytes_per_s"]);
+    let fill = ["fill", "null", "1", "80", "10000000000.0"];
+    assert_eq!(copies, [["copy", "host_to_device", "1", "6400", "100000000000.0"], fill]);
+    let launches =
+        rows("launches", &["name", "booth", "launches", "launches_known", "shapes", "blocks", "median_wait_ns"]);
+    assert_eq!(launches[0], ["flash_fwd_kernel", "attention", "2", "2", "1", "8", "40"]);
+    assert_eq!(launches[1], ["mystery", "unclassified", "1", "0", "1", "8", "null"]);
+    let columns =
+        ["space", "accesses", "writes", "requested_bytes", "sectors", "requested_bytes_per_sector", "footprint_bytes"];
+    let accesses = rows("access-stats", &columns);
+    assert_eq!(accesses[0], ["global", "2", "1", "128", "6", "32.0", "160"]);
+    assert_eq!(accesses[1], ["shared", "1", "1", "64", "null", "null", "null"]);
+}
+
+#[test]
 fn requests_with_the_same_content_are_grouped() {
     let (_folder, session) = fixture();
     let found = one(&run_named(&session, "duplicates", &[]).unwrap());

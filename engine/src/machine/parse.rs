@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::{Accelerator, Efficiency, FfnPool, Machine, Quantity, Sourced};
+use super::{Accelerator, Efficiency, FfnPool, Machine, Quantity, Slot, Sourced, slots};
 use crate::error::{Error, Result, unknown};
 use crate::model::{Certainty, from_toml, located, name_of};
 
@@ -29,6 +29,16 @@ struct File {
     accelerator: AcceleratorFile,
     efficiency: EfficiencyFile,
     ffn_pool: Option<FfnPoolFile>,
+    calibrated: Option<Calibrated>,
+}
+
+/// `[calibrated]`: `source`, and parameters by name as texts with units or plain numbers.
+type Calibrated = BTreeMap<String, Spanned<toml::Value>>;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CalibratedFile {
+    calibrated: Calibrated,
 }
 
 #[derive(Deserialize)]
@@ -82,7 +92,8 @@ struct FfnPoolFile {
 ///
 /// The tables are `[sources]` (short keys and full texts), `[accelerator]`, `[efficiency]` and, for attention/FFN
 /// disaggregation, `[ffn_pool]`; their keys are those of [`Accelerator`], [`Efficiency`] and [`FfnPool`]. A number is
-/// `{ value = "4.8TB/s", source = "key", certainty = "published" }`; ratios and counts are plain numbers.
+/// `{ value = "4.8TB/s", source = "key", certainty = "published" }`; ratios and counts are plain numbers. A table
+/// `[calibrated]` replaces numbers; see [`calibrate`].
 ///
 /// # Errors
 /// A missing, unknown or foreign key, a quantity without its unit, and a source that `[sources]` lacks, each with its
@@ -139,7 +150,48 @@ pub fn parse(text: &str, origin: &str) -> Result<Machine> {
         }),
     };
     let name = name_of(origin);
-    Ok(Machine { preset: name.clone(), name, title: file.title, accelerator, efficiency, ffn_pool })
+    let mut machine = Machine { preset: name.clone(), name, title: file.title, accelerator, efficiency, ffn_pool };
+    if let Some(calibrated) = &file.calibrated {
+        replace(&mut machine, text, origin, calibrated)?;
+    }
+    Ok(machine)
+}
+
+/// Replaces numbers of the machine by those of a fit: the text of a file with one table `[calibrated]`, as
+/// `kvtoll reconcile` writes it. `source` says what was fitted; every other key is a parameter, whose certainty becomes
+/// `calibrated`.
+///
+/// # Errors
+/// Another table, an unknown parameter, a quantity without its unit, no `source`: each with its place in `origin`.
+pub fn calibrate(machine: &mut Machine, text: &str, origin: &str) -> Result<()> {
+    let file: CalibratedFile = from_toml(text, origin)?;
+    replace(machine, text, origin, &file.calibrated)
+}
+
+fn replace(machine: &mut Machine, text: &str, origin: &str, calibrated: &Calibrated) -> Result<()> {
+    let source = match calibrated.get("source").map(Spanned::get_ref) {
+        Some(toml::Value::String(source)) if !source.trim().is_empty() => source.clone(),
+        _ => {
+            return Err(Error::data(format!(
+                "{origin}: `[calibrated]`: expected a text `source` that says what was fitted"
+            )));
+        }
+    };
+    for (name, given) in calibrated.iter().filter(|(name, _)| *name != "source") {
+        let at = |error: &Error| located(text, origin, given.span(), error);
+        let mut slots = slots(machine);
+        let Some(index) = slots.iter().position(|(known, _)| known == name) else {
+            return Err(at(&unknown("parameter", name, slots.iter().map(|(known, _)| *known))));
+        };
+        let value = Quantity::of(name).parse_toml(given.get_ref());
+        let value = value.map_err(|error| at(&error.context(format!("`{name}`"))))?;
+        let fitted = Sourced { value, source: source.clone(), certainty: Certainty::Calibrated };
+        match slots.swap_remove(index).1 {
+            Slot::Known(known) => *known = fitted,
+            Slot::Unpublished(known) => *known = Some(fitted),
+        }
+    }
+    Ok(())
 }
 
 /// Resolves one number of a file; the kind of quantity follows from the key.
