@@ -13,7 +13,8 @@
 //! limited, and so is the work that a file of its size can need.
 //!
 //! Refused as a whole: a file that is shorter than its header says, a damaged page, a virtual table under a name that is
-//! read, a computed column, more rows than its bytes can hold. Row by row: values of the wrong type, an end before its start, negative sizes.
+//! read, a computed column, more rows than its bytes can hold. Row by row: values of the wrong type, an end before its
+//! start, negative sizes.
 
 use std::fs;
 use std::path::Path;

@@ -10,9 +10,9 @@
 //! 1,1,"Agent 1",1,15606,15606,1048576,17,"void addition_kernel<float>(...)",64,0,0,8,0,16,"SQ_WAVES",16384.000000,...
 //! ```
 //!
-//! Columns are found by name, in any case. Instants are nanoseconds of a monotonic clock without an epoch. Grids are given in work-items; `kernels` counts blocks, so that they are
-//! divided by the workgroup, rounded up. Files of counters give grid and workgroup as one number each, which stands in
-//! `grid_x` and `block_x`.
+//! Columns are found by name, in any case. Instants are nanoseconds of a monotonic clock without an epoch. Grids are given
+//! in work-items; `kernels` counts blocks, so that they are divided by the workgroup, rounded up. Files of counters give
+//! grid and workgroup as one number each, which stands in `grid_x` and `block_x`.
 //!
 //! In a file of counters, lines of one dispatch follow each other and are one kernel; each line is one row of `counters`.
 //! `FETCH_SIZE` and `WRITE_SIZE`, which count KiB, also give `dram_read_bytes` and `dram_write_bytes`.

@@ -203,7 +203,7 @@ fn hostile_schemas_are_refused() {
              INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (10);",
             "the computed column `end`",
         ),
-        ("CREATE TABLE other (start INT); INSERT INTO other VALUES (1);", "found none"),
+        ("CREATE TABLE other (start INT); INSERT INTO other VALUES (1);", "found an SQLite database"),
         ("CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (begin INT, end INT);", "the column `start`"),
     ] {
         let bench = Bench::new();
