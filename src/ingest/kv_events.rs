@@ -64,12 +64,12 @@ mod base64;
 mod event;
 mod frames;
 
-/// The adapter.
+/// The adapter. One captured batch of vLLM was at hand, decoded, and examples of SGLang; no file of frames of an engine.
 pub(super) static FORMAT: Format = Format {
     name: "kv_events",
     doc: "KV cache events of vLLM and SGLang, as packed frames or JSON lines",
     spec: "https://docs.vllm.ai/en/latest/api/vllm/distributed/kv_events/",
-    verified: true,
+    verified: false,
     sniff,
     read,
 };
