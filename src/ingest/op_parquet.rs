@@ -396,7 +396,7 @@ impl Table {
                     ("moe_combine", "combine_sms", "combine_transmit_us", "combine_notify_us"),
                 ] {
                     let waiting = self.real(notify, row)?;
-                    if waiting < 0.0 {
+                    if !(0.0..1e15).contains(&waiting) {
                         return Err(wrong(notify, "negative", "a time of at least zero", waiting.to_string()));
                     }
                     let latency_ns = (positive(transmit, self.real(transmit, row)?)? + waiting) * 1e3;
