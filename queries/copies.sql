@@ -3,13 +3,13 @@
 -- column category: copy or fill.
 -- column copy_kind: host_to_device, device_to_host, device_to_device and others; null for fills and where it is not recorded.
 -- column copies: Copies or fills.
--- column bytes: Their bytes.
+-- column bytes: Their bytes; null where none is known.
 -- column unknown_bytes: Copies or fills of unknown size.
 -- column largest_bytes: The largest.
 -- column time_ns: Their time, ns.
 -- column bytes_per_s: Bytes over time, of those of which both are known.
 SELECT
-  source_id, category, copy_kind, count(*) AS copies, coalesce(sum(bytes), 0) AS bytes,
+  source_id, category, copy_kind, count(*) AS copies, sum(bytes) AS bytes,
   count(*) - count(bytes) AS unknown_bytes, max(bytes) AS largest_bytes, coalesce(sum(duration_ns), 0) AS time_ns,
   CAST(sum(bytes) FILTER (WHERE duration_ns IS NOT NULL) AS DOUBLE) * 1e9
     / nullif(sum(duration_ns) FILTER (WHERE bytes IS NOT NULL), 0) AS bytes_per_s

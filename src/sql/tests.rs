@@ -369,7 +369,7 @@ fn kernels_fall_into_booths_and_accesses_into_sectors() {
     assert_eq!(copies, [["copy", "host_to_device", "1", "6400", "100000000000.0"], fill]);
     let launches =
         rows("launches", &["name", "booth", "launches", "launches_known", "shapes", "blocks", "median_wait_ns"]);
-    assert_eq!(launches[0], ["flash_fwd_kernel", "attention", "2", "2", "1", "8", "40"]);
+    assert_eq!(launches[0], ["flash_fwd_kernel", "attention", "2", "2", "1", "8", "40.0"]);
     assert_eq!(launches[1], ["mystery", "unclassified", "1", "0", "1", "8", "null"]);
     let columns =
         ["space", "accesses", "writes", "requested_bytes", "sectors", "requested_bytes_per_sector", "footprint_bytes"];

@@ -134,10 +134,7 @@ fn kernels_of_serving_engines_are_known() {
         ("void vllm::moe::topkGatingSoftmax<4, 64, 4, 16>(float const*, bool const*, float*, int, int*)", Booth::Moe),
         ("void vllm::moe::moe_align_block_size_kernel<int>(int const*)", Booth::Moe),
         ("void tensorrt_llm::kernels::expandInputRowsKernel<expert>(int)", Booth::Moe),
-        (
-            "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<GroupProblemShape<int>>>(P)",
-            Booth::Moe,
-        ),
+        ("void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<GroupProblemShape<int>>>(P)", Booth::Moe),
         ("nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_NNT", Booth::Linear),
         ("ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x4_tn", Booth::Linear),
         ("void gemv2T_kernel_val<int, int, __nv_bfloat16>(cublasGemvParamsEx<int>)", Booth::Linear),

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use arrow::array::{ArrayRef, UInt64Array};
+use arrow::array::ArrayRef;
 use arrow::util::display::array_value_to_string;
 use clap::Parser;
 use engine::schema::{self, Cell, Scope, batch_of_rows};
@@ -231,7 +231,7 @@ fn accesses_become_blocks_with_an_address_map() {
     let store = Store::open(Path::new(&root)).unwrap();
     let with = args(&[&root, "--address-map", path.to_str().unwrap()]);
     let uses = show(&store, &with, Part::BlockUses).unwrap();
-    let blocks = uses.column_by_name("block").unwrap().as_any().downcast_ref::<UInt64Array>().unwrap();
+    let blocks = uses.column_by_name("block").unwrap().as_primitive::<UInt64Type>();
     assert_eq!(blocks.values().as_ref(), [0, 1, 0]);
     let replayed = show(&store, &with, Part::Blocks).unwrap();
     assert_eq!((cell(&replayed, "hits", 0), cell(&replayed, "hits", 1)), ("0".to_owned(), "1".to_owned()));
