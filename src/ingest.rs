@@ -682,8 +682,10 @@ fn refuse_known(known: &[SourceEntry], earlier: &[Summary], found: &Summary, opt
 }
 
 fn known_already(path: &str, id: u32, known: &str) -> Error {
-    Error::usage(format!("expected a new file, found `{path}` with the contents of source {id} (`{known}`)"))
-        .hint("`--again` ingests it once more")
+    Error::usage(format!(
+        "expected a new file, found `{path}` with the contents of source {id} (`{known}`); nothing was written"
+    ))
+    .hint("`--again` ingests it once more")
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! `kvtoll reconcile`: what a capture measured, and the model beside it.
 
+use std::collections::BTreeSet;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
@@ -12,7 +13,7 @@ use engine::error::{Error, Result};
 use engine::machine::Machine;
 use engine::model::WeightDtype;
 use engine::policy::{Stack, shape};
-use engine::reconcile::ranges::{Annotated, Kind, annotated};
+use engine::reconcile::ranges::{Annotated, annotated, steps};
 use engine::reconcile::rules::{Booth, Rules, parse as parse_rules};
 use engine::reconcile::{accesses, address, fit, kernels, residency, tables, toll};
 use engine::schema::Table;
@@ -119,6 +120,7 @@ pub fn run(args: &Args) -> Result<Exit> {
     };
     check(args)?;
     let store = Store::open(&args.store)?;
+    known_source(&store, args)?;
     if let Some(part) = args.part {
         let table = show(&store, args, part)?;
         return print(&[table], format, args.max_rows, args.output.as_deref());
@@ -141,6 +143,19 @@ fn check(args: &Args) -> Result<()> {
         return Err(Error::usage("expected `--tokens`, `--tensor-parallel` and `--buckets` above 0, found 0"));
     }
     rules(args).map(|_| ())
+}
+
+/// Refuses a source that the store does not have.
+fn known_source(store: &Store, args: &Args) -> Result<()> {
+    let sources = &store.manifest().sources;
+    match args.source {
+        Some(wanted) if !sources.iter().any(|source| source.id == wanted) => {
+            let last = sources.len().saturating_sub(1);
+            Err(Error::usage(format!("expected a source from 0 to {last}, found {wanted}"))
+                .hint(format!("`kvtoll query {} sources` lists them", args.store.display())))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// All parts for which there is data and, where they need it, a model: one table after another, each under its name.
@@ -264,9 +279,9 @@ impl Found {
         let rules = rules(args)?;
         let kernels = kernels::kernels(&rows(store, args, &KERNELS)?)?;
         if kernels.rows.is_empty() {
-            return Err(
-                Error::run("the store has no captured kernels").hint("ingest a capture first: `kvtoll list formats`")
-            );
+            let of = args.source.map_or_else(|| "the store".to_owned(), |source| format!("source {source}"));
+            return Err(Error::run(format!("{of} has no captured kernels"))
+                .hint("ingest a capture first: `kvtoll list formats`"));
         }
         let booths = kernels::booths(&kernels, &rules);
         Ok(Self { rules, kernels, booths })
@@ -280,6 +295,10 @@ impl Found {
                 (rows, time) = (rows + sum.rows, time + sum.time);
                 unknown += if booth == Booth::Unclassified { sum.time } else { 0 };
             }
+        }
+        let sources: BTreeSet<u32> = self.kernels.rows.iter().map(|kernel| kernel.source).collect();
+        if sources.len() > 1 {
+            talk::note(&format!("kernels of {} captures are added up; `--source` shows one", sources.len()));
         }
         let devices = self.kernels.devices();
         talk::note(&format!("{rows} kernels on {devices} devices took {time} ns, of which no rule knows {unknown} ns"));
@@ -322,6 +341,15 @@ fn beside(store: &Store, args: &Args) -> Result<RecordBatch> {
     };
     let step = toll::decode_step(&model.plan, batch, context)?;
     let found = Found::read(store, args)?;
+    let sources: BTreeSet<u32> = found.kernels.rows.iter().map(|kernel| kernel.source).collect();
+    if sources.len() > 1 {
+        let sources: Vec<String> = sources.iter().map(u32::to_string).collect();
+        return Err(Error::usage(format!(
+            "expected one capture to compare with the model, found kernels of the sources {}",
+            sources.join(", ")
+        ))
+        .hint("choose one with `--source`"));
+    }
     found.tell();
     let tokens = match args.tokens {
         Some(tokens) => tokens,
@@ -336,7 +364,8 @@ fn beside(store: &Store, args: &Args) -> Result<RecordBatch> {
 
 /// Each step of the capture gives every request a token.
 fn tokens_of_steps(store: &Store, args: &Args, batch: u64) -> Result<u64> {
-    let steps = annotations(store, args)?.ranges.iter().filter(|range| range.kind == Kind::Step).count() as u64;
+    let steps = steps(&annotations(store, args)?);
+    talk::note(&format!("the capture has {steps} steps, each of which gives {batch} requests a token"));
     steps.checked_mul(batch).filter(|tokens| *tokens > 0).ok_or_else(|| {
         Error::usage("expected the number of tokens that were generated, found none, and the capture names no steps")
             .hint("give `--tokens`")

@@ -17,7 +17,7 @@ use engine::serving::Fate;
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
-use self::sources::{available, choose, column, load};
+use self::sources::{available, choose, column, load, with_requests};
 use super::{Exit, print, talk};
 use crate::output::Format;
 use crate::scenario::{Spec, product, read};
@@ -205,7 +205,7 @@ fn specs(wanted: &Wanted) -> Result<Vec<Spec>> {
 
 /// Loads the sources that the scenarios name, each once, and puts presets in place of names.
 fn resolve(store: &Store, specs: &[Spec]) -> Result<(Vec<Source>, Vec<Scenario>)> {
-    let available = available(store)?;
+    let available = with_requests(store, available(store)?)?;
     let mut numbers: BTreeMap<(u32, bool), usize> = BTreeMap::new();
     let (mut sources, mut scenarios) = (Vec::new(), Vec::new());
     for spec in specs {

@@ -25,6 +25,10 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<Exit> {
     let store = Store::open(&args.store)?;
     let session = sql::session(&store, args.run.as_deref())?;
+    if session.run().is_none() {
+        return Err(Error::run(format!("expected a run to report on, found none in `{}`", args.store.display()))
+            .hint("replay a trace first: `kvtoll replay STORE --model M --machine X`"));
+    }
     let command = session.run().map_or(String::new(), |run| format!("kvtoll report STORE --run {run}"));
     write(&session, &command, &args.output)?;
     Ok(Exit::Done)

@@ -3,7 +3,7 @@
 //! A named range counts as a *step* where its name has the word `step` or `iteration`, as a *layer* for `layer`, as a
 //! *phase* for `decode`, `prefill` or `forward`; the first of these that applies. Words end at anything but a letter
 //! and where a capital follows a small letter (`ProfilerStep#5`). Operators (names with `::`, categories `operator` and
-//! `runtime`) are no ranges, and neither is `layer norm`.
+//! `runtime`) are no ranges, and neither are `layer norm` and the step of an optimizer.
 //!
 //! A kernel whose launch was captured belongs to the innermost range of each kind that its launch lies in, within its
 //! process, on the launching thread where that is known and has one. A kernel without a launch belongs to the innermost
@@ -102,7 +102,9 @@ pub fn kind_of(name: &str, category: &str) -> Option<Kind> {
     let words = words(name);
     let has = |wanted: &[&str]| words.iter().any(|word| wanted.contains(&word.as_str()));
     let is_norm = words.windows(2).any(|pair| pair[0] == "layer" && pair[1].starts_with("norm"));
-    if has(&["step", "steps", "iteration", "iter"]) {
+    if has(&["optimizer"]) {
+        None
+    } else if has(&["step", "steps", "iteration", "iter"]) {
         Some(Kind::Step)
     } else if has(&["layer", "layers"]) && !is_norm {
         Some(Kind::Layer)
@@ -128,6 +130,31 @@ fn words(name: &str) -> Vec<String> {
     }
     words.retain(|word| !word.is_empty());
     words
+}
+
+/// How many steps a capture has: those that lie in no other step of their process. Where a profiler mirrors ranges on the
+/// devices, those of the host count.
+pub fn steps(annotated: &Annotated) -> u64 {
+    let mut places: BTreeMap<(u32, bool, Option<u64>), Vec<(i64, Reverse<i64>)>> = BTreeMap::new();
+    for range in annotated.ranges.iter().filter(|range| range.kind == Kind::Step) {
+        let place = (range.source, range.is_on_device, range.process);
+        places.entry(place).or_default().push((range.start, Reverse(range.end)));
+    }
+    let on_host: BTreeSet<u32> = places.keys().filter(|place| !place.1).map(|place| place.0).collect();
+    let mut count = 0;
+    for ((source, is_on_device, _), mut ranges) in places {
+        if is_on_device && on_host.contains(&source) {
+            continue;
+        }
+        // Outer ranges come first, so that a range within another ends no later than the latest end before it.
+        ranges.sort_unstable();
+        let mut latest = i64::MIN;
+        for (_, Reverse(end)) in ranges {
+            count += u64::from(end > latest);
+            latest = latest.max(end);
+        }
+    }
+    count
 }
 
 /// Reads rows of the canonical `annotations` table.

@@ -36,7 +36,7 @@ pub static BOOTHS: Table = Table {
         known("kernels", U64, "", "Rows of the capture."),
         known("untimed", U64, "", "Of these, rows of unknown duration."),
         known("time_ns", I64, "ns", "Time of the others, all devices; work that ran at once counts each."),
-        maybe("share_ratio", F64, "ratio", "Of the time of all rows of this category."),
+        maybe("share_ratio", F64, "ratio", "Of the time of all rows: kernels, collectives, copies and fills."),
         known("bytes", U64, "bytes", "Bytes copied or filled."),
         known("counted", U64, "", "Rows whose DRAM bytes are counted."),
         maybe("dram_read_bytes", U64, "bytes", "DRAM bytes read in those; unknown where there are none."),
@@ -55,7 +55,7 @@ pub static NAMES: Table = Table {
         known("category", Text, "", "kernel, copy, fill or collective."),
         known("kernels", U64, "", "Rows of that name."),
         known("time_ns", I64, "ns", "Their time."),
-        maybe("share_ratio", F64, "ratio", "Of the time of all rows of this category."),
+        maybe("share_ratio", F64, "ratio", "Of the time of all rows: kernels, collectives, copies and fills."),
         known("name", Text, "", "The name."),
     ],
 };
@@ -222,12 +222,9 @@ fn share(part: i128, all: i128) -> Option<f64> {
     (all > 0).then(|| part as f64 / all as f64)
 }
 
-fn times(kernels: &Kernels, booths: &[Booth]) -> BTreeMap<Category, i128> {
-    let mut times = BTreeMap::new();
-    for ((_, category), sum) in by_booth(kernels, booths) {
-        *times.entry(category).or_default() += sum.time;
-    }
-    times
+/// Time of all rows.
+fn all_time(kernels: &Kernels, booths: &[Booth]) -> i128 {
+    by_booth(kernels, booths).values().map(|sum| sum.time).sum()
 }
 
 /// Rows of [`BOOTHS`].
@@ -235,7 +232,7 @@ fn times(kernels: &Kernels, booths: &[Booth]) -> BTreeMap<Category, i128> {
 /// # Errors
 /// A sum beyond 64 bits.
 pub fn booths(kernels: &Kernels, booths: &[Booth]) -> Result<RecordBatch> {
-    let all = times(kernels, booths);
+    let all = all_time(kernels, booths);
     let mut rows = Vec::new();
     for ((booth, category), sum) in by_booth(kernels, booths) {
         let counted = |bytes: u128| if sum.counted > 0 { whole(bytes) } else { Cell::Null };
@@ -245,7 +242,7 @@ pub fn booths(kernels: &Kernels, booths: &[Booth]) -> Result<RecordBatch> {
             sum.rows,
             sum.untimed,
             Cell::Int(sum.time),
-            share(sum.time, all.get(&category).copied().unwrap_or(0)),
+            share(sum.time, all),
             whole(sum.bytes),
             sum.counted,
             counted(sum.dram_read),
@@ -260,12 +257,12 @@ pub fn booths(kernels: &Kernels, booths: &[Booth]) -> Result<RecordBatch> {
 /// # Errors
 /// A sum beyond 64 bits.
 pub fn names(kernels: &Kernels, booths: &[Booth], rules: &Rules) -> Result<RecordBatch> {
-    let all = times(kernels, booths);
+    let all = all_time(kernels, booths);
     let mut rows = Vec::new();
     for (name, category, booth, sum) in by_name(kernels, booths) {
         let name = kernels.names[name as usize].as_str();
         let rule = rules.matching(name).filter(|_| category == Category::Kernel).map(super::rules::Rule::text);
-        let of_all = share(sum.time, all.get(&category).copied().unwrap_or(0));
+        let of_all = share(sum.time, all);
         rows.push(row![booth.name(), rule, category.name(), sum.rows, Cell::Int(sum.time), of_all, name]);
     }
     batch_of_rows(&NAMES, &rows)

@@ -1,6 +1,6 @@
 //! The sources of a store as a replay takes them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -35,6 +35,18 @@ pub(super) fn available(store: &Store) -> Result<Vec<Available>> {
         }));
     }
     Ok(found)
+}
+
+/// Only those that have requests: a store may hold captures and measured operations beside its traces.
+pub(super) fn with_requests(store: &Store, available: Vec<Available>) -> Result<Vec<Available>> {
+    if available.len() < 2 {
+        return Ok(available);
+    }
+    let mut known = BTreeSet::new();
+    for batch in store.read(&REQUESTS)? {
+        known.extend(column(&batch, "source_id")?.as_primitive::<UInt32Type>().values().iter().copied());
+    }
+    Ok(available.into_iter().filter(|source| known.contains(&source.id)).collect())
 }
 
 /// The source of this name; without a name the only one that suits the mode.
