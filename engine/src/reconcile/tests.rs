@@ -111,7 +111,7 @@ fn the_kernels_of_a_real_capture_fall_into_booths_that_add_up() {
     assert_eq!(sums.values().map(|sum| sum.1).sum::<i64>(), 44_829_522);
 }
 
-/// Names that vLLM, FlashAttention, FlashInfer, TensorRT-LLM, cuBLAS, cuDNN, NCCL, Triton and rocBLAS give their
+/// Names that vLLM, flash-attention, flashinfer, TensorRT-LLM, cuBLAS, cuDNN, NCCL, Triton and rocBLAS give their
 /// kernels.
 #[test]
 fn kernels_of_serving_engines_are_known() {
@@ -749,7 +749,9 @@ proptest! {
                     for used in chain.into_iter().rev() {
                         let at = list.iter().position(|known| *known == used);
                         hits += u64::from(at.is_some());
-                        at.into_iter().for_each(|at| { list.remove(at); });
+                        if let Some(at) = at {
+                            list.remove(at);
+                        }
                         list.push(used);
                         if list.len() as u64 > capacity {
                             list.remove(0);
