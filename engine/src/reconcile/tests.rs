@@ -112,7 +112,8 @@ fn the_kernels_of_a_real_capture_fall_into_booths_that_add_up() {
 }
 
 // Names as serving engines and libraries form them. The `volta` and `cudnn` ones stand in a real trace of the PyTorch
-// profiler, shortened; the others are written from knowledge of the libraries, some shortened, and come from no capture.
+// profiler, shortened; the others are written from knowledge of the libraries, some shortened, and come from no
+// capture.
 #[test]
 fn kernels_of_serving_engines_are_known() {
     let names = [
