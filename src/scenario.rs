@@ -289,8 +289,8 @@ mod tests {
         assert_eq!((machine.name.as_str(), machine.preset.as_str()), (expression.as_str(), "h100"));
         let (weights, host) = (&machine.efficiency.weight_read, &machine.efficiency.step_overhead_ns);
         assert_eq!((weights.value, weights.source.as_str()), (0.5, "a fit"));
-        assert_eq!(weights.certainty, engine::model::Certainty::Calibrated);
-        assert_eq!(host.value, 4e6);
+        assert_eq!(weights.certainty, model::Certainty::Calibrated);
+        assert_eq!(host.value.to_bits(), 4e6_f64.to_bits());
         std::fs::write(&path, "[calibrated]\nsource = \"a fit\"\nwait_read = 0.5\n").unwrap();
         let error = load_machine(&format!("h100*calibrated={}", path.display())).unwrap_err().to_string();
         assert!(error.contains("fit.toml:3:13: unknown parameter `wait_read`"), "{error}");

@@ -406,7 +406,9 @@ fn fitted(store: &Store, args: &Args) -> Result<RecordBatch> {
     ));
     if let Some(path) = &args.write_fit {
         let (text, notes) = fit::calibrated(&found, &model.plan, &model.machine, model.dtype, &model.name);
-        notes.iter().for_each(|note| talk::warn(note));
+        for note in &notes {
+            talk::warn(note);
+        }
         write_file(path, text.as_bytes())?;
     }
     tables::fit(&found)

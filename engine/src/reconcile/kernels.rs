@@ -218,13 +218,12 @@ pub fn missing_counters(kernels: &Kernels) -> Vec<String> {
     let work =
         || kernels.rows.iter().filter(|kernel| matches!(kernel.category, Category::Kernel | Category::Collective));
     let total = work().count();
-    let known: [(&str, &str, fn(&Kernel) -> bool); 2] = [
-        ("dram_read_bytes", "dram__bytes_read.sum", |kernel| kernel.dram_read.is_some()),
-        ("dram_write_bytes", "dram__bytes_write.sum", |kernel| kernel.dram_write.is_some()),
+    let known = [
+        ("dram_read_bytes", "dram__bytes_read.sum", work().filter(|kernel| kernel.dram_read.is_some()).count()),
+        ("dram_write_bytes", "dram__bytes_write.sum", work().filter(|kernel| kernel.dram_write.is_some()).count()),
     ];
     let mut missing = Vec::new();
-    for (column, counter, is_known) in known {
-        let counted = work().filter(|kernel| is_known(kernel)).count();
+    for (column, counter, counted) in known {
         if counted < total {
             missing.push(format!(
                 "`{column}` is known of {counted} of {total} kernels (Nsight Compute counts it as `{counter}`)"

@@ -111,8 +111,9 @@ fn the_kernels_of_a_real_capture_fall_into_booths_that_add_up() {
     assert_eq!(sums.values().map(|sum| sum.1).sum::<i64>(), 44_829_522);
 }
 
-/// Names that vLLM, FlashAttention, FlashInfer, TensorRT-LLM, cuBLAS, cuDNN, NCCL, Triton and rocBLAS give their
-/// kernels.
+// Names as serving engines and libraries form them. The `volta` and `cudnn` ones stand in a real trace of the PyTorch
+// profiler, shortened; the others are written from knowledge of the libraries, some shortened, and come from no
+// capture.
 #[test]
 fn kernels_of_serving_engines_are_known() {
     let names = [
@@ -129,11 +130,9 @@ fn kernels_of_serving_engines_are_known() {
         ("kernel_unified_attention_2d", Booth::Attention),
         ("void flashinfer::BatchDecodeWithPagedKVCacheKernel<(flashinfer::PosEncodingMode)0, 2u>(P)", Booth::Attention),
         ("fmhaSm100aKernel_QkvE4m3OBfloat16H128PagedKvCausal", Booth::Attention),
-        ("_fwd_grouped_kernel_stage1_mla", Booth::Attention),
         ("fused_moe_kernel", Booth::Moe),
         ("void vllm::moe::topkGatingSoftmax<4, 64, 4, 16>(float const*, bool const*, float*, int, int*)", Booth::Moe),
         ("void vllm::moe::moe_align_block_size_kernel<int>(int const*)", Booth::Moe),
-        ("void tensorrt_llm::kernels::expandInputRowsKernel<expert>(int)", Booth::Moe),
         ("void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<GroupProblemShape<int>>>(P)", Booth::Moe),
         ("nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_NNT", Booth::Linear),
         ("ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x4_tn", Booth::Linear),
@@ -749,7 +748,9 @@ proptest! {
                     for used in chain.into_iter().rev() {
                         let at = list.iter().position(|known| *known == used);
                         hits += u64::from(at.is_some());
-                        at.into_iter().for_each(|at| { list.remove(at); });
+                        if let Some(at) = at {
+                            list.remove(at);
+                        }
                         list.push(used);
                         if list.len() as u64 > capacity {
                             list.remove(0);

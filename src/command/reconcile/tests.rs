@@ -20,7 +20,7 @@ fn args(words: &[&str]) -> Args {
 }
 
 /// Rows of a table without lists; what is not named is null.
-fn rows_of(table: &'static schema::Table, rows: &[Vec<(&str, Cell)>]) -> RecordBatch {
+fn rows_of(table: &'static Table, rows: &[Vec<(&str, Cell)>]) -> RecordBatch {
     let cell = |row: &[(&str, Cell)], name| {
         row.iter().find(|(known, _)| *known == name).map_or(Cell::Null, |cell| cell.1.clone())
     };
@@ -29,13 +29,13 @@ fn rows_of(table: &'static schema::Table, rows: &[Vec<(&str, Cell)>]) -> RecordB
     let plain: &'static [schema::Column] = Box::leak(plain.into());
     let cells: Vec<Vec<Cell>> =
         rows.iter().map(|row| plain.iter().map(|column| cell(row, column.name)).collect()).collect();
-    let narrow = schema::Table { name: table.name, doc: "", scope: Scope::Store, columns: plain };
+    let narrow = Table { name: table.name, doc: "", scope: Scope::Store, columns: plain };
     let narrow = batch_of_rows(Box::leak(Box::new(narrow)), &cells).unwrap();
     crate::store::canonical(table, &narrow, false).unwrap()
 }
 
 /// Where the store is, with the tables of these batches.
-fn store(batches: &[(&'static schema::Table, RecordBatch)]) -> (tempfile::TempDir, String) {
+fn store(batches: &[(&'static Table, RecordBatch)]) -> (tempfile::TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join("store");
     let mut store = Store::open_or_create(&root).unwrap();
@@ -215,11 +215,13 @@ fn accesses_become_blocks_with_an_address_map() {
     };
     let is_list = |column: &&schema::Column| column.name != "sector_ids";
     let plain: Vec<schema::Column> = ACCESSES.columns.iter().filter(is_list).copied().collect();
-    let narrow = schema::Table { name: "accesses", doc: "", scope: Scope::Store, columns: Box::leak(plain.into()) };
-    let narrow: &'static schema::Table = Box::leak(Box::new(narrow));
+    let narrow = Table { name: "accesses", doc: "", scope: Scope::Store, columns: Box::leak(plain.into()) };
+    let narrow: &'static Table = Box::leak(Box::new(narrow));
     let scalars = rows_of(narrow, &[access(0), access(1), access(2)]);
     let mut ids = schema::list_u64();
-    [0_u64, 2, 0].iter().for_each(|sector| ids.append_value([Some(*sector)]));
+    for sector in [0_u64, 2, 0] {
+        ids.append_value([Some(sector)]);
+    }
     let ids: ArrayRef = std::sync::Arc::new(ids.finish());
     let columns = ACCESSES.columns.iter().map(|column| scalars.column_by_name(column.name).unwrap_or(&ids).clone());
     let accesses = RecordBatch::try_new(ACCESSES.arrow(), columns.collect()).unwrap();
@@ -271,7 +273,7 @@ fn a_fit_is_written_and_a_scenario_takes_it() {
     }
     requests.reverse();
     let tables = [(&REQUESTS, rows_of(&REQUESTS, &requests)), (&STEPS, rows_of(&STEPS, &steps))];
-    let (folder, root) = store(&tables.map(|(table, batch)| (table as &'static schema::Table, batch)));
+    let (folder, root) = store(&tables.map(|(table, batch)| (table as &'static Table, batch)));
     let path = folder.path().join("fit.toml");
     let path = path.to_str().unwrap();
     let words = [root.as_str(), "fit", "--model", "smollm2-135m", "--machine", "h100", "--write-fit", path];
