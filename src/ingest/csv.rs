@@ -106,7 +106,10 @@ impl Column {
     }
 }
 
-/// About how many bytes go to polars at once.
+/// The most columns: real traces have below 30, and names are compared with each other.
+const COLUMNS: usize = 4096;
+
+/// About how many bytes of lines are converted at once.
 const BYTES: usize = 2 << 20;
 
 const EMPTY_LINE: Event = Event { severity: Severity::Info, code: "empty_line", advice: None };
@@ -235,6 +238,9 @@ fn layout(csv: &Csv, path: &str, lines: &mut Lines, sink: &mut Sink<'_>) -> Resu
         }
         sink.log(EMPTY_LINE, "an empty line was skipped", Some(line.number), Some(line.offset));
     };
+    if names.len() > COLUMNS {
+        return Err(Error::data(format!("expected at most {COLUMNS} columns in `{path}`, found {}", names.len())));
+    }
     let (form, missing) = nearest(csv, &names);
     if let Some(column) = missing.first() {
         let error = Error::data(format!("expected the column `{column}` in `{path}`, found {}", quoted_names(&names)));

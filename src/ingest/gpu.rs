@@ -63,11 +63,15 @@ pub(super) struct Gpu {
     kernels: Kernels,
     annotations: Annotations,
     counters: Counters,
+    /// Bytes of the domains of waiting annotations, and of the texts of waiting counters.
+    domains: usize,
+    texts: usize,
 }
 
 impl Gpu {
     pub(super) fn new() -> Self {
-        Self { kernels: Kernels::new(), annotations: Annotations::new(), counters: Counters::new() }
+        let (kernels, annotations, counters) = (Kernels::new(), Annotations::new(), Counters::new());
+        Self { kernels, annotations, counters, domains: 0, texts: 0 }
     }
 
     /// Adds a kernel and hands a full batch on; gives its id.
@@ -89,7 +93,9 @@ impl Gpu {
         let id = self.annotations.push(annotation);
         let annotations = &self.annotations;
         let names = annotations.name.values_slice().len() + annotations.category.values_slice().len();
-        if annotations.rows() >= ROWS || names >= NAMES {
+        self.domains += annotation.domain.map_or(0, str::len);
+        if annotations.rows() >= ROWS || names + self.domains >= NAMES {
+            self.domains = 0;
             self.annotations.flush(sink)?;
         }
         Ok(id)
@@ -104,8 +110,13 @@ impl Gpu {
         value: std::result::Result<f64, &str>,
         sink: &mut Sink<'_>,
     ) -> Result<()> {
+        self.texts += counter.len() + unit.map_or(0, str::len) + value.err().map_or(0, str::len);
         self.counters.push(kernel_id, counter, unit, value);
-        if self.counters.rows() >= ROWS { self.counters.flush(sink) } else { Ok(()) }
+        if self.counters.rows() < ROWS && self.texts < NAMES {
+            return Ok(());
+        }
+        self.texts = 0;
+        self.counters.flush(sink)
     }
 
     /// Hands on what is left.

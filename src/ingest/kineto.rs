@@ -389,7 +389,8 @@ impl<'i> Reader<'i> {
             let device = event.device.or(process).unwrap_or_default();
             let stream = event.stream.or(number(&event.thread)).unwrap_or_default();
             let _ = write!(self.domain, "device {device} stream {stream}");
-            (process, thread, domain) = (None, None, Some(self.domain.as_str()));
+            // As the file has it: the process of what lies on a device is the device.
+            (process, thread, domain) = (Some(device), None, Some(self.domain.as_str()));
         } else if let Id::Text(text) = &event.process
             && !text.is_empty()
         {

@@ -156,6 +156,10 @@ impl Layout {
 
     /// The line without what is private; of a line that cannot be split, only what was split before the fault.
     fn masked(&self, line: &[u8], cells: &[Cell<'_>], whole: bool) -> Vec<u8> {
+        if whole && cells.len() != self.names.len() {
+            // Cells are not where the header says, so that any of them may be private.
+            return vec![b'*'; line.len()];
+        }
         let mut shown = line.to_vec();
         for cell in self.private.iter().filter_map(|at| cells.get(*at)) {
             shown.iter_mut().skip(cell.at).take(cell.length).for_each(|byte| *byte = b'*');
@@ -318,8 +322,9 @@ impl Reader {
             return Ok(Ok(()));
         };
         let (unit, text) = (row.text(Some(unit)).unwrap_or_default(), row.text(Some(value)));
-        if let (Some(mut pending), Some(text)) = (self.pending.take(), text) {
-            let pushed = self.metric(&mut pending.kernel, (metric, unit, text), line, sink);
+        // A metric without a value is a counter that is not known.
+        if let Some(mut pending) = self.pending.take() {
+            let pushed = self.metric(&mut pending.kernel, (metric, unit, text.unwrap_or_default()), line, sink);
             self.pending = Some(pending);
             pushed?;
         }

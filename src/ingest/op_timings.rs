@@ -12,6 +12,9 @@ use super::sparse::Sparse;
 /// The most rows of a batch.
 const ROWS: usize = 64 << 10;
 
+/// The most bytes of text of a batch: names repeat from row to row, and an array of text holds less than 2 GiB.
+const TEXT: usize = 32 << 20;
+
 /// One measured operation, as an adapter knows it; what it does not know is `None`.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Op<'a> {
@@ -56,6 +59,8 @@ pub(super) struct Op<'a> {
 
 /// Builders of `op_timings`. No format at hand records the longest time or the power, so that these stay unknown.
 pub(super) struct OpTimings {
+    /// Bytes of text that wait.
+    bytes: usize,
     op: StringBuilder,
     device: StringBuilder,
     /// Framework, version, kernel source, backend, distribution, model, and the three number formats.
@@ -79,6 +84,7 @@ pub(super) struct OpTimings {
 impl OpTimings {
     pub(super) fn new() -> Self {
         Self {
+            bytes: 0,
             op: StringBuilder::new(),
             device: StringBuilder::new(),
             texts: std::array::from_fn(|_| Sparse::new(StringBuilder::new())),
@@ -110,8 +116,10 @@ impl OpTimings {
             op.kv_dtype,
             op.weight_dtype,
         ];
+        self.bytes += op.name.len() + op.device.len();
         for (builder, text) in self.texts.iter_mut().zip(texts) {
             builder.push_text(text);
+            self.bytes += text.map_or(0, str::len);
         }
         self.batch.push(op.batch);
         let tokens = [op.new_tokens, op.past_tokens, op.prefill_tokens, op.prefill_past_tokens];
@@ -135,12 +143,13 @@ impl OpTimings {
         self.long.push(op.long_requests);
         self.latency.append_value(op.latency_ns);
         push_all(&mut self.unknown, [None, None]);
-        if self.latency.values_slice().len() >= ROWS { self.flush(sink) } else { Ok(()) }
+        if self.latency.values_slice().len() >= ROWS || self.bytes >= TEXT { self.flush(sink) } else { Ok(()) }
     }
 
     /// Hands on what is left.
     pub(super) fn flush(&mut self, sink: &mut Sink<'_>) -> Result<()> {
         let rows = self.latency.values_slice().len();
+        self.bytes = 0;
         let [framework, version, kernel_source, backend, distribution, model, dtype, kv_dtype, weight_dtype] =
             self.texts.each_mut().map(Sparse::finish);
         let mut columns: Vec<ArrayRef> = vec![

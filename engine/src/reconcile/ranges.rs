@@ -175,7 +175,9 @@ pub fn annotated(batches: &[RecordBatch]) -> Result<Annotated> {
             let Some(start) = number(starts, row) else { continue };
             let (name, category, source) = (names.value(row), categories.value(row), sources.value(row));
             let (process, thread) = (number(processes, row), number(threads, row));
-            if let (Some(process), Some(join)) = (process, number(joins, row)) {
+            // Other rows may carry numbers that join them with something else.
+            let is_call = matches!(category, "runtime" | "cuda_runtime" | "cuda_driver");
+            if let (true, Some(process), Some(join)) = (is_call, process, number(joins, row)) {
                 // The driver's call lies within the runtime's: the first of them is where the program launched.
                 let launch = Launch { at: start, thread };
                 let known = found.launches.entry((source, process, join)).or_insert(launch);

@@ -26,7 +26,7 @@ pub(super) struct Chunk<'a> {
     at: Place,
     /// Where each row is in the block; found when somebody asks, if every line is a row.
     rows: OnceCell<Vec<Span>>,
-    /// Lines that polars does not get.
+    /// Lines that are set aside.
     pub(super) bad: Vec<(Span, Bad)>,
 }
 
@@ -189,8 +189,10 @@ pub(super) fn marks(block: &[u8], lines: usize, width: usize) -> Option<Vec<u32>
     if width < 2 || block.last() != Some(&b'\n') || memchr::memchr(b'"', block).is_some() {
         return None;
     }
+    // Each mark is a byte of the block, so that a header of very many columns asks for no memory.
+    let expected = lines.checked_mul(width).filter(|marks| *marks <= block.len())?;
     std::str::from_utf8(block).ok()?;
-    let mut marks = Vec::with_capacity(lines * width);
+    let mut marks = Vec::with_capacity(expected);
     let mut cells = 0;
     for at in memchr::memchr2_iter(b',', b'\n', block) {
         cells += 1;

@@ -111,7 +111,8 @@ impl<'a> Event<'a> {
         match key {
             b"device" => self.device = self.whole(scan, "device")?,
             b"stream" => self.stream = self.whole(scan, "stream")?,
-            b"correlation" => self.correlation = self.whole(scan, "correlation")?,
+            // Zero stands for none.
+            b"correlation" => self.correlation = self.whole(scan, "correlation")?.filter(|number| *number > 0),
             b"bytes" => self.bytes = self.whole(scan, "bytes")?,
             b"registers per thread" => self.registers = self.whole(scan, "registers per thread")?,
             b"shared memory" => self.shared = self.whole(scan, "shared memory")?,
