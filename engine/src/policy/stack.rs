@@ -1,6 +1,9 @@
 //! Stacks of stages: parsing, canonical text, and which stages go together.
 
-use super::{Args, Distortion, Floor, Format, Keep, Rule, Selection, kind};
+use arrow::array::{AsArray, RecordBatch};
+use arrow::datatypes::{Float64Type, UInt16Type};
+
+use super::{Args, Channel, Distortion, Floor, Format, Kept, Rule, Selection, kind};
 use crate::error::{Error, Result};
 
 /// A stage with its parameters.
@@ -16,6 +19,42 @@ pub struct Stage {
 #[derive(Debug, Clone)]
 pub struct Stack {
     stages: Vec<Stage>,
+    measured: Option<Measured>,
+}
+
+/// What a stack was seen to keep of a recording, for stages whose bytes depend on attention.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Measured {
+    /// The recording.
+    pub recording: String,
+    /// Kept share of the context by layer, mean over requests, steps and heads.
+    pub kept_ratio: Vec<f64>,
+}
+
+impl Measured {
+    /// Averages the result of [`super::attention_error`] by layer; `None` if it has no rows, or not all layers up to the
+    /// last one.
+    ///
+    /// # Errors
+    /// A batch of another table.
+    pub fn of(batch: &RecordBatch, recording: String) -> Result<Option<Self>> {
+        let missing = || Error::data("expected a batch of `attention_error`");
+        let layers = batch.column_by_name("layer").and_then(|column| column.as_primitive_opt::<UInt16Type>());
+        let ratios = batch.column_by_name("kept_ratio").and_then(|column| column.as_primitive_opt::<Float64Type>());
+        let (layers, ratios) = (layers.ok_or_else(missing)?, ratios.ok_or_else(missing)?);
+        let mut sums: Vec<(f64, u32)> = Vec::new();
+        for (layer, ratio) in layers.values().iter().zip(ratios.values()) {
+            let layer = usize::from(*layer);
+            if layer >= sums.len() {
+                sums.resize(layer + 1, (0.0, 0));
+            }
+            sums[layer].0 += ratio;
+            sums[layer].1 += 1;
+        }
+        let is_whole = !sums.is_empty() && sums.iter().all(|(_, count)| *count > 0);
+        let kept_ratio = sums.iter().map(|(sum, count)| sum / f64::from(*count)).collect();
+        Ok(is_whole.then_some(Self { recording, kept_ratio }))
+    }
 }
 
 impl Stack {
@@ -29,7 +68,7 @@ impl Stack {
         for part in split(text)? {
             stages.push(stage(part).map_err(|error| error.context(format!("policy `{text}`")))?);
         }
-        let stack = Self { stages };
+        let stack = Self { stages, measured: None };
         stack.check().map_err(|error| error.context(format!("policy `{text}`")))?;
         Ok(stack)
     }
@@ -48,9 +87,28 @@ impl Stack {
     /// The stage that drops tokens, if there is one.
     pub fn selection(&self) -> Option<(&Args, &Selection)> {
         self.stages.iter().find_map(|stage| match &stage.rule {
-            Rule::Select(selection) if selection.keep != Keep::ALL => Some((&stage.args, selection)),
+            Rule::Select(selection) if !matches!(selection.kept, Kept::All) => Some((&stage.args, selection)),
             _ => None,
         })
+    }
+
+    /// Channels that a recording must hold before the bytes of this stack are known; none for most stacks.
+    pub fn bytes_need(&self) -> &'static [&'static Channel] {
+        match self.selection() {
+            Some((_, Selection { kept: Kept::Measured(channels), .. })) => channels,
+            _ => &[],
+        }
+    }
+
+    /// The stack with what it was seen to keep, so that its bytes are known.
+    #[must_use]
+    pub fn with_measured(self, measured: Measured) -> Self {
+        Self { measured: Some(measured), ..self }
+    }
+
+    /// What it was seen to keep.
+    pub fn measured(&self) -> Option<&Measured> {
+        self.measured.as_ref()
     }
 
     /// The stage that sets the number format, if there is one.
@@ -76,7 +134,7 @@ impl Stack {
             return Err(Error::usage(format!("`{first}` and `{second}` both set the number format"))
                 .hint("keep one of them: an element is stored in one format"));
         }
-        let bounds = |rule: &Rule| matches!(rule, Rule::Select(selection) if selection.keep != Keep::ALL);
+        let bounds = |rule: &Rule| matches!(rule, Rule::Select(selection) if !matches!(selection.kept, Kept::All));
         if let [first, second, ..] = names(Floor::Selection, bounds)[..] {
             return Err(Error::usage(format!("`{first}` and `{second}` both set the budget of kept tokens"))
                 .hint("keep one of them: how two such choices would act on each other is not published"));
