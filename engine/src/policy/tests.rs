@@ -217,9 +217,9 @@ fn a_models_own_window_stands_and_selection_leaves_it_alone() {
     let mixed = model(&[(18, Attention::Sliding { window: 128 }), (18, Attention::Full)], 8, 64, 64);
     let shape = demand("snapkv(budget=25%)+fp8", &mixed);
     assert!(shape.eviction_is_private);
-    assert_eq!(shape.groups[0].keep, Keep { prompt: None, total: Some(128) });
+    assert_eq!(shape.groups[0].keep, Keep::at_most(128));
     assert_eq!(shape.groups[0].score_flops, 0.0);
-    assert_eq!(shape.groups[1].keep, Keep { prompt: Some(Budget::Ratio(0.25)), total: None });
+    assert_eq!(shape.groups[1].keep, Keep::of_prompt(Budget::Ratio(0.25)));
     assert!(!demand("full+fp8", &mixed).eviction_is_private);
 }
 
@@ -351,7 +351,8 @@ proptest! {
         let shape = demand(&text, &model(&groups, 4, 128, 128));
         for (index, layers) in sizes.iter().enumerate() {
             let of_group = shape.groups.iter().filter(|group| group.model_group == index);
-            prop_assert_eq!(of_group.map(|group| group.layers).sum::<u32>(), *layers);
+            // Layers whose heads are treated in two ways stand in two groups.
+            prop_assert_eq!(of_group.map(|group| group.layers * group.kv.kv_heads).sum::<u32>(), 4 * *layers);
         }
     }
 
