@@ -26,7 +26,7 @@ use arrow::array::{
     ArrayBuilder, ArrayRef, Float64Builder, RecordBatch, StringBuilder, UInt16Builder, UInt32Builder, UInt64Builder,
 };
 
-use super::select::{self, Units, sum_of_least};
+use super::select::{self, Units, split_sum, sum_of_least};
 use super::{Args, Distortion, Selection, Stack};
 use crate::error::{Error, Result};
 use crate::recording::{Head, Recording, Step};
@@ -324,9 +324,8 @@ impl Range {
         let kept_units = (units.kept.len() - dropped) as u32;
         let kept = kept_units * units.tokens - if is_last_kept { missing } else { 0 };
         self.kept += f64::from(kept) / f64::from(step.context_tokens);
-        let lost = step.mass.iter().zip(&units.kept).map(|(mass, kept)| if *kept { 0.0 } else { f64::from(*mass) });
         // Recorded masses are rounded and may sum to a little more than 1.
-        let lost = lost.sum::<f64>().min(1.0);
+        let lost = split_sum(step.mass, &units.kept).1.min(1.0);
         let oracle = sum_of_least(step.mass, dropped, bits);
         self.lost += lost;
         self.most_lost = self.most_lost.max(lost);

@@ -179,9 +179,9 @@ impl Units {
         }
     }
 
-    /// The mass on what is kept, in single precision pieces of up to 256 units and double beyond.
+    /// The mass on what is kept.
     pub fn kept_mass(&self, mass: &[f32]) -> f64 {
-        masked_sum(mass, &self.kept)
+        split_sum(mass, &self.kept).0
     }
 
     /// Adds a step's mass to the sums, renormalised over what is kept (POLICIES 0.3.5).
@@ -264,22 +264,21 @@ fn last_least(sums: &[f64], rank: impl Fn(usize, f64) -> f64) -> Option<usize> {
     if least < f64::INFINITY { (0..sums.len()).rev().find(is_least) } else { None }
 }
 
-/// The sum of the mass where a mark is set.
-pub fn masked_sum(mass: &[f32], kept: &[bool]) -> f64 {
-    let mut total = 0.0;
-    for (mass, kept) in mass.chunks(256).zip(kept.chunks(256)) {
-        let mut lanes = [0.0_f32; 16];
-        let (mut masses, mut marks) = (mass.chunks_exact(16), kept.chunks_exact(16));
-        for (mass, kept) in masses.by_ref().zip(marks.by_ref()) {
-            for ((lane, mass), kept) in lanes.iter_mut().zip(mass).zip(kept) {
-                *lane += if *kept { *mass } else { 0.0 };
-            }
+/// The sum of the mass where a mark is set, and where none is.
+///
+/// Recorded masses have few bits, so that sums in double precision are exact and do not depend on their order.
+pub fn split_sum(mass: &[f32], kept: &[bool]) -> (f64, f64) {
+    let mut lanes = [[0.0_f64; 8]; 2];
+    for (mass, kept) in mass.chunks(8).zip(kept.chunks(8)) {
+        let [inside, outside] = &mut lanes;
+        for (((inside, outside), mass), kept) in inside.iter_mut().zip(outside).zip(mass).zip(kept) {
+            let mass = f64::from(*mass);
+            *inside += if *kept { mass } else { 0.0 };
+            *outside += if *kept { 0.0 } else { mass };
         }
-        let rest = masses.remainder().iter().zip(marks.remainder());
-        let rest: f64 = rest.map(|(mass, kept)| if *kept { f64::from(*mass) } else { 0.0 }).sum();
-        total += lanes.iter().map(|lane| f64::from(*lane)).sum::<f64>() + rest;
     }
-    total
+    let [inside, outside] = lanes.map(|lanes| lanes.into_iter().sum());
+    (inside, outside)
 }
 
 /// Scores of the units from and to a place: sums over the tokens of each.
