@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, Float32Builder, ListBuilder, RecordBatch};
+use arrow::array::{ArrayRef, AsArray, Float32Builder, ListBuilder, RecordBatch};
 use arrow::array::{StringArray, UInt16Array, UInt32Array, UInt64Array};
 use arrow::datatypes::{Float32Type, UInt16Type, UInt32Type};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
@@ -533,7 +533,7 @@ fn shipped() -> Plain {
     let table = |name: &str| -> Vec<RecordBatch> {
         let file = std::fs::File::open(folder.join(format!("{name}.parquet"))).unwrap();
         let reader = ParquetRecordBatchReaderBuilder::try_new(file).unwrap().build().unwrap();
-        reader.map(Result::unwrap).collect()
+        reader.map(|batch| batch.unwrap()).collect()
     };
     let (layers, kv_heads) = (30, 3);
     let heads = layers * kv_heads;
