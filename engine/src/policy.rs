@@ -7,8 +7,8 @@
 //! Adding a stage is one file under `policy/` with a `pub static KIND`, its `mod` line and its entry in [`ALL`]; the law
 //! tests then run on it at once.
 
-pub mod args;
 mod adakv;
+pub mod args;
 mod bf16;
 mod duo;
 pub mod error;

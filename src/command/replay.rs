@@ -9,7 +9,8 @@ use std::path::PathBuf;
 use arrow::array::{AsArray, RecordBatch};
 use engine::cost::BLOCK_TOKENS;
 use engine::error::{Error, Result};
-use engine::policy::attention_error;
+use engine::model::Model;
+use engine::policy::{Measured, attention_error};
 use engine::recording::{Recording, recordings};
 use engine::replay::{Found, Mode, Run, Scenario, Source, replay, tables};
 use engine::schema::canonical::{ATTENTION, KV_STATS, PREFILL_SCORES, RECORDINGS, REQUESTS, SOURCES};
@@ -160,7 +161,7 @@ pub(crate) struct Done {
 /// Replays what is wanted and writes the run; `None` after a dry run.
 pub(crate) fn carry_out(store: &mut Store, wanted: &Wanted) -> Result<Option<Done>> {
     let specs = specs(wanted)?;
-    let (sources, scenarios) = resolve(store, &specs)?;
+    let (sources, mut scenarios) = resolve(store, &specs)?;
     if wanted.dry_run {
         for scenario in &scenarios {
             let workload = &sources[scenario.workload].workload;
@@ -170,7 +171,7 @@ pub(crate) fn carry_out(store: &mut Store, wanted: &Wanted) -> Result<Option<Don
         return Ok(None);
     }
     let id = run_id(store, &sources, &scenarios)?;
-    let errors = recorded_errors(store, &scenarios);
+    let errors = recorded_errors(store, &mut scenarios)?;
     let bar = talk::bar(None);
     bar.set_message(format!("replaying {} scenarios", scenarios.len()));
     let found = replay_all(&sources, &scenarios, wanted.threads)?;
@@ -272,8 +273,9 @@ fn run_id(store: &Store, sources: &[Source], scenarios: &[Scenario]) -> Result<S
     Ok(id)
 }
 
-/// What each policy loses on each recording of the store.
-fn recorded_errors(store: &Store, scenarios: &[Scenario]) -> Vec<RecordBatch> {
+/// What each policy loses on each recording of the store. Policies whose bytes depend on attention are told what they kept
+/// of the first recording that has the layers and KV heads of their model; without one their scenarios fail and say why.
+fn recorded_errors(store: &Store, scenarios: &mut [Scenario]) -> Result<Vec<RecordBatch>> {
     let recorded = match load_recordings(store) {
         Ok(recorded) => recorded,
         Err(error) => {
@@ -281,24 +283,41 @@ fn recorded_errors(store: &Store, scenarios: &[Scenario]) -> Vec<RecordBatch> {
             Vec::new()
         }
     };
-    let mut names = Vec::new();
-    let mut batches = Vec::new();
+    let mut names: Vec<String> = Vec::new();
+    let mut batches: Vec<(usize, usize, RecordBatch)> = Vec::new();
     for scenario in scenarios {
         let name = scenario.policy.name();
-        if names.contains(&name) {
-            continue;
-        }
-        for recording in &recorded {
-            match attention_error(&scenario.policy, recording, ERROR_STEPS) {
-                Ok(batch) => batches.push(batch),
-                Err(error) => {
-                    talk::warn(&format!("no error of `{name}` on the recording of {}: {error}", recording.model));
+        let known = names.iter().position(|other| *other == name);
+        if known.is_none() {
+            for (at, recording) in recorded.iter().enumerate() {
+                match attention_error(&scenario.policy, recording, ERROR_STEPS) {
+                    Ok(batch) => batches.push((names.len(), at, batch)),
+                    Err(error) => {
+                        talk::warn(&format!("no error of `{name}` on the recording of {}: {error}", recording.model));
+                    }
                 }
             }
+            names.push(name);
         }
-        names.push(name);
+        if scenario.policy.bytes_need().is_empty() {
+            continue;
+        }
+        let policy = known.unwrap_or(names.len() - 1);
+        let fits = |at: usize| recorded.get(at).filter(|recording| is_of(recording, &scenario.model));
+        let found = batches.iter().filter(|batch| batch.0 == policy);
+        if let Some((recording, batch)) = found.filter_map(|batch| Some((fits(batch.1)?, &batch.2))).next()
+            && let Some(measured) = Measured::of(batch, recording.label())?
+        {
+            scenario.policy = scenario.policy.clone().with_measured(measured);
+        }
     }
-    batches
+    Ok(batches.into_iter().map(|(_, _, batch)| batch).collect())
+}
+
+/// Whether a recording has the layers and KV heads of a model.
+fn is_of(recording: &Recording, model: &Model) -> bool {
+    let layers: u32 = model.groups.iter().map(|group| group.layers).sum();
+    layers == recording.layers && model.groups.iter().all(|group| group.kv.kv_heads == recording.kv_heads)
 }
 
 fn load_recordings(store: &Store) -> Result<Vec<Recording>> {

@@ -157,9 +157,8 @@ impl Plan {
     pub fn lane_keeps(&self) -> impl Iterator<Item = (usize, Keep)> {
         let kept = self.groups.iter().enumerate().map(|(at, group)| (at, group.group.keep));
         let read = self.groups.iter().enumerate().filter(|(_, group)| group.read_lane.is_some());
-        let capped = |group: &PlanGroup| {
-            group.group.read_tokens.map_or(group.group.keep, |most| group.group.keep.capped(most))
-        };
+        let capped =
+            |group: &PlanGroup| group.group.read_tokens.map_or(group.group.keep, |most| group.group.keep.capped(most));
         kept.chain(read.map(move |(at, group)| (at, capped(group))))
     }
 

@@ -21,7 +21,11 @@ pub(super) static KIND: Kind = Kind {
     ],
     needs: &[&HEAD_RETRIEVAL],
     source: "DuoAttention (arXiv 2410.10819); sinks and recent as in kvpress",
-    deployment: Deployment { per_model_constants: true, engines: "research code: DuoAttention, kvpress", ..Deployment::NONE },
+    deployment: Deployment {
+        per_model_constants: true,
+        engines: "research code: DuoAttention, kvpress",
+        ..Deployment::NONE
+    },
     make,
 };
 

@@ -103,7 +103,9 @@ fn run_layer(run: &Run<'_, '_>, units: &mut Vec<Units>, buffers: &mut Vec<Buffer
         Ok(())
     })?;
     for (head, ranges) in layer.iter().zip(&ranges) {
-        ranges.iter().for_each(|range| rows.push(head, range, *distortion));
+        for range in ranges {
+            rows.push(head, range, *distortion);
+        }
     }
     Ok(())
 }

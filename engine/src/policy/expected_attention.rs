@@ -58,7 +58,11 @@ pub(super) fn scores(args: &Args, head: &Head<'_>, eps: f64) -> Result<Vec<f32>>
     let stage = args.kind().name;
     let expected = head.score(stage, &EXPECTED_ATTENTION, 0)?;
     let (_, values) = head.norms().ok_or_else(|| {
-        let message = format!("`{stage}` needs channel `{}` for {}, but the recording does not have it", V_NORM.name, head.place());
+        let message = format!(
+            "`{stage}` needs channel `{}` for {}, but the recording does not have it",
+            V_NORM.name,
+            head.place()
+        );
         Error::run(message).hint(V_NORM.how)
     })?;
     Ok(expected.iter().zip(values).map(|(score, norm)| (score + eps as f32) * norm).collect())

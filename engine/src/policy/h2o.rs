@@ -19,7 +19,11 @@ pub(super) static KIND: Kind = Kind {
     doc: "Keeps the tokens that got the most attention so far and the last ones, per KV head; evicts while decoding.",
     floor: Floor::Selection,
     params: &[
-        Param { name: "budget", default: "", doc: "Tokens kept, such as `1024`, `4k` (4000), or a share of the prompt." },
+        Param {
+            name: "budget",
+            default: "",
+            doc: "Tokens kept, such as `1024`, `4k` (4000), or a share of the prompt.",
+        },
         Param { name: "recent", default: "50%", doc: "Share of the budget that the last tokens take." },
         Param {
             name: "score",

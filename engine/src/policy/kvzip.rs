@@ -24,7 +24,7 @@ pub(super) static KIND: Kind = Kind {
         Param { name: "sinks", default: "4", doc: "First tokens, which are kept in every head." },
         Param { name: "scope", default: "model", doc: "What is ranked together: the whole `model`, or each `layer`." },
     ],
-    needs: &[&REPEAT_CONTEXT],
+    needs: &[&MASS, &REPEAT_CONTEXT],
     source: "KVzip (arXiv 2505.23416), as in kvpress",
     deployment: Deployment { engines: "research code: KVzip, kvpress", ..Deployment::NONE },
     make,

@@ -73,7 +73,9 @@ fn prune(args: &Args, _: &[Head<'_>], steps: &[Step<'_>], units: &mut [Units]) -
     }
     let gamma = args.number("gamma", 0.0, 1.0)?;
     if gamma > 0.0 {
-        first.sums.iter_mut().for_each(|sum| *sum *= gamma);
+        for sum in &mut first.sums {
+            *sum *= gamma;
+        }
     } else {
         // Infinity times nothing is no number.
         first.begin_sums(&[]);
@@ -102,6 +104,8 @@ fn prune(args: &Args, _: &[Head<'_>], steps: &[Step<'_>], units: &mut [Units]) -
             first.drop(at);
         }
     }
-    others.iter_mut().for_each(|other| other.kept.copy_from_slice(&first.kept));
+    for other in others {
+        other.kept.copy_from_slice(&first.kept);
+    }
     Ok(())
 }

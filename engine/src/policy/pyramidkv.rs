@@ -4,8 +4,8 @@
 //! layers may come out some percent above `layers * budget`.
 
 use super::select::Units;
-use super::{Args, Budget, Choice, Deployment, Floor, Keep, Kept, Kind, Param, Part, Rule, Selection, WINDOW_ROWS};
 use super::snapkv;
+use super::{Args, Budget, Choice, Deployment, Floor, Keep, Kept, Kind, Param, Part, Rule, Selection, WINDOW_ROWS};
 use crate::error::{Error, Result};
 use crate::recording::Head;
 

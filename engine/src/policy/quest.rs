@@ -103,7 +103,7 @@ fn page_scores(args: &Args, head: &Head<'_>, step: &Step<'_>, page: u32, scores:
         scores.extend_from_slice(bounds);
         return Ok(());
     }
-    if page % unit != 0 {
+    if !page.is_multiple_of(unit) {
         let message = format!("`quest`: pages of {page} tokens cannot be told apart in recorded blocks of {unit}");
         return Err(Error::run(message).hint(format!("use a multiple: `page={}`", page.next_multiple_of(unit))));
     }

@@ -16,7 +16,11 @@ pub(super) static KIND: Kind = Kind {
     doc: "Keeps the whole prompt in the heads that retrieve, and its ends and one compensation token in the others.",
     floor: Floor::Selection,
     params: &[
-        Param { name: "retrieval", default: "15%", doc: "Share of heads that retrieve (1% echo and 14% induction heads)." },
+        Param {
+            name: "retrieval",
+            default: "15%",
+            doc: "Share of heads that retrieve (1% echo and 14% induction heads).",
+        },
         Param { name: "sinks", default: "4", doc: "First tokens that the other heads keep." },
         Param { name: "least", default: "4000", doc: "Last prompt tokens that the other heads keep at least." },
         Param { name: "recent", default: "20%", doc: "Share of the prompt's end that the other heads keep." },

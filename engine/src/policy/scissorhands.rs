@@ -16,7 +16,11 @@ pub(super) static KIND: Kind = Kind {
     doc: "Drops at once the share of tokens whose attention was below average most often; evicts while decoding.",
     floor: Floor::Selection,
     params: &[
-        Param { name: "budget", default: "", doc: "Tokens kept, such as `1024`, `4k` (4000), or a share of the prompt." },
+        Param {
+            name: "budget",
+            default: "",
+            doc: "Tokens kept, such as `1024`, `4k` (4000), or a share of the prompt.",
+        },
         Param { name: "history", default: "400", doc: "Steps over which tokens are counted." },
         Param { name: "recent", default: "10", doc: "Last tokens, which are kept." },
         Param { name: "drop", default: "50%", doc: "Share of the budget that is dropped when the cache is full." },
@@ -119,7 +123,9 @@ fn count(units: &mut Units, mass: &[f32]) {
     let average = units.kept_mass(mass) / units.count().max(1) as f64;
     let Units { history, sums, kept, .. } = units;
     let row = history.turn();
-    for (((word, sums), kept), mass) in row.iter_mut().zip(sums.chunks_mut(64)).zip(kept.chunks(64)).zip(mass.chunks(64)) {
+    for (((word, sums), kept), mass) in
+        row.iter_mut().zip(sums.chunks_mut(64)).zip(kept.chunks(64)).zip(mass.chunks(64))
+    {
         let mut bits = 0_u64;
         for (at, ((sum, kept), mass)) in sums.iter_mut().zip(kept).zip(mass).enumerate() {
             let was = *word >> at & 1;

@@ -316,6 +316,7 @@ pub fn run_layer<'a>(
     let Some(first) = heads.first() else { return Ok(()) };
     units.resize_with(heads.len(), || Units::new(first.unit_tokens()));
     for units in units.iter_mut() {
+        units.tokens = first.unit_tokens().max(1);
         units.begin(first.request.prompt_tokens);
     }
     let choice = selection.map(|(_, selection)| selection.choice).unwrap_or_default();

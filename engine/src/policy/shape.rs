@@ -30,7 +30,8 @@ pub fn shape(stack: &Stack, model: &Model) -> Result<Shape> {
             let at = Place { layer: place, layers: chosen, kv: group.kv };
             for part in parts(stack, &at).map_err(|error| error.context(format!("policy `{}`", stack.name())))? {
                 let found = one_layer(stack, model_group, &group.kv, &part, skip.covers(layer, layers));
-                let alike = groups.iter_mut().skip(before).find(|known| Group { layers: 1, ..(*known).clone() } == found);
+                let alike =
+                    groups.iter_mut().skip(before).find(|known| Group { layers: 1, ..(*known).clone() } == found);
                 match alike {
                     Some(known) => known.layers += 1,
                     None => groups.push(found),
@@ -43,7 +44,6 @@ pub fn shape(stack: &Stack, model: &Model) -> Result<Shape> {
     let eviction_is_private = stack.stages().iter().any(|stage| stage.args.kind().deployment.breaks_sharing);
     Ok(Shape { groups, eviction_is_private })
 }
-
 
 /// What the stack keeps of one layer, by heads that are treated alike.
 fn parts(stack: &Stack, place: &Place) -> Result<Vec<Part>> {

@@ -28,7 +28,10 @@ fn make(args: &Args) -> Result<Rule> {
     let choice = Choice {
         budgets: Some(|_, heads, _| need_whole_layers("tova", heads)),
         prompt: Some(choose),
-        after: Some(evict),
+        after: Some(|_, _, steps, units| {
+            evict(steps, units);
+            Ok(())
+        }),
         ..Choice::NONE
     };
     Ok(Rule::Select(Selection::same(Keep::fixed(args.budget("budget")?), choice)))
@@ -53,13 +56,14 @@ fn choose(args: &Args, heads: &[Head<'_>], _: &[u32], units: &mut [Units]) -> Re
     Ok(())
 }
 
-fn evict(_: &Args, _: &[Head<'_>], steps: &[Step<'_>], units: &mut [Units]) -> Result<()> {
-    let (Some(step), Some(budget)) = (steps.first(), units.first().map(|units| units.limit)) else { return Ok(()) };
+/// Drops the least of the layer's mean.
+fn evict(steps: &[Step<'_>], units: &mut [Units]) {
+    let (Some(step), Some(budget)) = (steps.first(), units.first().map(|units| units.limit)) else { return };
     let context = step.context_tokens;
     if budget == 0 || context <= budget {
-        return Ok(());
+        return;
     }
-    let Some((first, others)) = units.split_first_mut() else { return Ok(()) };
+    let Some((first, others)) = units.split_first_mut() else { return };
     // All heads of the layer keep the same tokens, so the first one's marks stand for all.
     first.begin_sums(&[]);
     for step in steps {
@@ -68,6 +72,7 @@ fn evict(_: &Args, _: &[Head<'_>], steps: &[Step<'_>], units: &mut [Units]) -> R
     let before = first.recent_from(context, 1);
     let count = first.within(budget).max(first.of(context) - before).max(1);
     first.drop_least(before, count);
-    others.iter_mut().for_each(|other| other.kept.copy_from_slice(&first.kept));
-    Ok(())
+    for other in others {
+        other.kept.copy_from_slice(&first.kept);
+    }
 }

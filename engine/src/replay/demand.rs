@@ -82,7 +82,8 @@ fn decode(group: &Group, prompt: u32, steps: u32) -> Option<Row> {
         stored_bytes: kept * stored,
         read_bytes: attended.checked_mul(layers * group.token_bytes)?.checked_add(index)?,
         written_bytes: u64::from(steps) * stored,
-        extra_flops: f64::from(group.layers) * (attended as f64 * group.read_flops + f64::from(steps) * group.write_flops),
+        extra_flops: f64::from(group.layers)
+            * (attended as f64 * group.read_flops + f64::from(steps) * group.write_flops),
         ..Row::default()
     })
 }

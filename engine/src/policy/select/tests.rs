@@ -474,6 +474,24 @@ proptest! {
     }
 }
 
+/// What a step adds to the sums is 1 in all, however much of its mass was dropped before.
+#[test]
+fn a_step_counts_as_one_after_renormalisation() {
+    let mut units = Units::new(1);
+    units.begin(40);
+    units.begin_sums(&[0.0; 40]);
+    for at in (0..40).step_by(3) {
+        units.drop(at);
+    }
+    for step in 1..5_u32 {
+        let raw: Vec<f32> = (0..40).map(|at| ((at * 7 + step) % 11) as f32 / 200.0).collect();
+        units.add_renormalised(&raw);
+        let sum: f64 = units.sums.iter().filter(|sum| sum.is_finite()).sum();
+        assert!((sum - f64::from(step)).abs() < 1e-12, "{sum}");
+        assert!(units.sums.iter().zip(&units.kept).all(|(sum, kept)| sum.is_finite() == *kept));
+    }
+}
+
 /// The mass on each side of the marks adds up to the whole.
 #[test]
 fn sums_split_where_the_marks_say() {
@@ -481,7 +499,10 @@ fn sums_split_where_the_marks_say() {
     let kept: Vec<bool> = (0..37).map(|at| at % 3 == 0).collect();
     let inside: f64 = (0..37).filter(|at| at % 3 == 0).map(|at| f64::from(at) / 64.0).sum();
     let all: f64 = (0..37).map(|at| f64::from(at) / 64.0).sum();
-    assert!((split_sum(&mass, &kept).0 - inside).abs() < 1e-12 && (split_sum(&mass, &kept).1 - (all - inside)).abs() < 1e-12);
+    assert!(
+        (split_sum(&mass, &kept).0 - inside).abs() < 1e-12
+            && (split_sum(&mass, &kept).1 - (all - inside)).abs() < 1e-12
+    );
 }
 
 #[test]
@@ -577,7 +598,8 @@ fn shipped() -> Plain {
 /// Mean mass outside the kept sets.
 fn lost(plain: &Plain, kept: &reference::Kept) -> f64 {
     let all = kept.iter().zip(&plain.mass).flat_map(|(kept, mass)| kept.iter().zip(mass));
-    let lost = all.map(|(kept, mass)| (0..mass.len()).filter(|at| !kept.contains(at)).map(|at| f64::from(mass[at])).sum());
+    let lost =
+        all.map(|(kept, mass)| (0..mass.len()).filter(|at| !kept.contains(at)).map(|at| f64::from(mass[at])).sum());
     lost.collect::<Vec<f64>>().iter().sum::<f64>() / (plain.heads() * plain.steps.len()) as f64
 }
 

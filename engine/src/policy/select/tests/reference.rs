@@ -46,12 +46,9 @@ fn appended(data: &Plain, of_head: impl Fn(usize) -> Set) -> Kept {
 fn pooled(scores: &[f32], kernel: usize, is_max: bool) -> Vec<f32> {
     let mut result = Vec::new();
     for at in 0..scores.len() {
-        let mut window = Vec::new();
-        for other in 0..scores.len() {
-            if at.abs_diff(other) <= kernel / 2 {
-                window.push(scores[other]);
-            }
-        }
+        let near = at.saturating_sub(kernel)..scores.len().min(at + kernel);
+        let window: Vec<f32> =
+            near.filter(|other| at.abs_diff(*other) <= kernel / 2).map(|other| scores[other]).collect();
         let sum: f32 = window.iter().sum();
         let max = window.iter().copied().fold(f32::MIN, f32::max);
         result.push(if is_max { max } else { sum / kernel as f32 });
@@ -132,8 +129,8 @@ pub(super) fn kvzip(data: &Plain, budget: usize, sinks: usize, is_layerwise: boo
     let size = if is_layerwise { data.kv_heads } else { data.heads() };
     for first in (0..data.heads()).step_by(size) {
         let mut pool = Vec::new();
-        for head in first..first + size {
-            pool.extend((sinks..data.prompt).map(|at| (scores[head][at], head, at)));
+        for (head, scores) in scores.iter().enumerate().skip(first).take(size) {
+            pool.extend((sinks..data.prompt).map(|at| (scores[at], head, at)));
         }
         pool.sort_by(|a, b| b.0.total_cmp(&a.0).then((a.1, a.2).cmp(&(b.1, b.2))));
         for (_, head, at) in pool.into_iter().take(size * (budget - sinks)) {
@@ -180,11 +177,11 @@ fn evict(kept: &mut Set, budget: usize, may_go: impl Fn(usize) -> bool, score: i
 pub(super) fn h2o(data: &Plain, budget: usize, recent: usize, is_mean: bool) -> Kept {
     let (prompt, sums) = (data.prompt, data.scores("column_sum", 0));
     let mut result = Vec::new();
-    for head in 0..data.heads() {
-        let mean: Vec<f32> = (0..prompt).map(|at| sums[head][at] / (prompt - at) as f32).collect();
-        let first = if is_mean { &mean } else { &sums[head] };
+    for (head, sums) in sums.iter().enumerate() {
+        let mean: Vec<f32> = (0..prompt).map(|at| sums[at] / (prompt - at) as f32).collect();
+        let first = if is_mean { &mean } else { sums };
         let mut kept = with_ends(first, prompt, budget, 0, recent.min(prompt));
-        let mut acc: Vec<f64> = sums[head].iter().map(|sum| f64::from(*sum)).collect();
+        let mut acc: Vec<f64> = sums.iter().map(|sum| f64::from(*sum)).collect();
         let mut steps = Vec::new();
         for (index, (_, context)) in data.steps.iter().enumerate() {
             kept.extend(acc.len()..*context);
@@ -253,10 +250,11 @@ pub(super) fn scissorhands(data: &Plain, rule: &Scissors) -> Kept {
             passed.push(kept.iter().copied().filter(|at| weights[*at] < average).collect());
             if kept.len() > rule.budget {
                 let last = &passed[passed.len().saturating_sub(rule.history)..];
-                let count = |at: usize| last.iter().filter(|step| step.contains(&at)).count();
+                let counts: Vec<usize> =
+                    (0..*context).map(|at| last.iter().filter(|step| step.contains(&at)).count()).collect();
                 let left = rule.budget - (rule.budget as f64 * rule.drop) as usize;
                 let left = left.max(rule.recent.min(*context)).max(1);
-                evict(&mut kept, left, |at| at + rule.recent < *context, |at| -(count(at) as f64));
+                evict(&mut kept, left, |at| at + rule.recent < *context, |at| -(counts[at] as f64));
             }
         }
         result.push(steps);
@@ -284,7 +282,7 @@ pub(super) fn lethe(data: &Plain, rule: &Rounds) -> Kept {
         for (index, (_, context)) in data.steps.iter().enumerate() {
             kept.extend(salience.len()..*context);
             salience.resize(*context, 0.0);
-            salience.iter_mut().for_each(|salience| *salience *= rule.gamma);
+            salience = salience.into_iter().map(|salience| salience * rule.gamma).collect();
             for head in &heads {
                 result[*head].push(kept.clone());
                 let weights = renormalised(&data.mass[*head][index], &kept);
