@@ -171,7 +171,13 @@ pub(crate) fn carry_out(store: &mut Store, wanted: &Wanted) -> Result<Option<Don
         return Ok(None);
     }
     let id = run_id(store, &sources, &scenarios)?;
-    let errors = recorded_errors(store, &mut scenarios)?;
+    let recorded = load_recordings(store).unwrap_or_else(|error| {
+        talk::warn(&format!("the recordings of the store cannot be used, so no error is known: {error}"));
+        Vec::new()
+    });
+    measure(&recorded, &mut scenarios);
+    let errors = recorded_errors(&recorded, &scenarios);
+    drop(recorded);
     let bar = talk::bar(None);
     bar.set_message(format!("replaying {} scenarios", scenarios.len()));
     let found = replay_all(&sources, &scenarios, wanted.threads)?;
@@ -273,45 +279,38 @@ fn run_id(store: &Store, sources: &[Source], scenarios: &[Scenario]) -> Result<S
     Ok(id)
 }
 
-/// What each policy loses on each recording of the store. Policies whose bytes depend on attention are told what they kept
-/// of the first recording that has the layers and KV heads of their model; without one their scenarios fail and say why.
-fn recorded_errors(store: &Store, scenarios: &mut [Scenario]) -> Result<Vec<RecordBatch>> {
-    let recorded = match load_recordings(store) {
-        Ok(recorded) => recorded,
-        Err(error) => {
-            talk::warn(&format!("the recordings of the store cannot be used, so no error is known: {error}"));
-            Vec::new()
-        }
-    };
-    let mut names: Vec<String> = Vec::new();
-    let mut batches: Vec<(usize, usize, RecordBatch)> = Vec::new();
+/// What each policy loses on each recording of the store.
+fn recorded_errors(recorded: &[Recording], scenarios: &[Scenario]) -> Vec<RecordBatch> {
+    let mut names = Vec::new();
+    let mut batches = Vec::new();
     for scenario in scenarios {
         let name = scenario.policy.name();
-        let known = names.iter().position(|other| *other == name);
-        if known.is_none() {
-            for (at, recording) in recorded.iter().enumerate() {
-                match attention_error(&scenario.policy, recording, ERROR_STEPS) {
-                    Ok(batch) => batches.push((names.len(), at, batch)),
-                    Err(error) => {
-                        talk::warn(&format!("no error of `{name}` on the recording of {}: {error}", recording.model));
-                    }
-                }
-            }
-            names.push(name);
-        }
-        if scenario.policy.bytes_need().is_empty() {
+        if names.contains(&name) {
             continue;
         }
-        let policy = known.unwrap_or(names.len() - 1);
-        let fits = |at: usize| recorded.get(at).filter(|recording| is_of(recording, &scenario.model));
-        let found = batches.iter().filter(|batch| batch.0 == policy);
-        if let Some((recording, batch)) = found.filter_map(|batch| Some((fits(batch.1)?, &batch.2))).next()
-            && let Some(measured) = Measured::of(batch, recording.label())?
-        {
+        for recording in recorded {
+            match attention_error(&scenario.policy, recording, ERROR_STEPS) {
+                Ok(batch) => batches.push(batch),
+                Err(error) => {
+                    talk::warn(&format!("no error of `{name}` on the recording of {}: {error}", recording.model));
+                }
+            }
+        }
+        names.push(name);
+    }
+    batches
+}
+
+/// Tells policies whose bytes depend on attention what they kept of the first recording that has the layers and KV heads of
+/// their model. Without one their scenarios fail, and say why.
+fn measure(recorded: &[Recording], scenarios: &mut [Scenario]) {
+    for scenario in scenarios.iter_mut().filter(|scenario| !scenario.policy.bytes_need().is_empty()) {
+        let of_model = recorded.iter().find(|recording| is_of(recording, &scenario.model));
+        // Why a recording cannot tell is said where its error is computed.
+        if let Some(Ok(Some(measured))) = of_model.map(|recording| Measured::of(&scenario.policy, recording)) {
             scenario.policy = scenario.policy.clone().with_measured(measured);
         }
     }
-    Ok(batches.into_iter().map(|(_, _, batch)| batch).collect())
 }
 
 /// Whether a recording has the layers and KV heads of a model.

@@ -315,17 +315,12 @@ impl Range {
         }
         self.last = step.step;
         self.steps += 1;
-        let dropped = units.kept.iter().filter(|kept| !**kept).count();
+        let dropped = units.kept.len() - units.count();
         if dropped == 0 {
             self.kept += 1.0;
             return;
         }
-        // The last unit may hold fewer tokens than the others.
-        let missing = step.mass.len() as u32 * units.tokens - step.context_tokens;
-        let is_last_kept = units.kept.last().copied().unwrap_or(false);
-        let kept_units = (units.kept.len() - dropped) as u32;
-        let kept = kept_units * units.tokens - if is_last_kept { missing } else { 0 };
-        self.kept += f64::from(kept) / f64::from(step.context_tokens);
+        self.kept += f64::from(units.kept_tokens(step.context_tokens)) / f64::from(step.context_tokens);
         // Recorded masses are rounded and may sum to a little more than 1.
         let lost = split_sum(step.mass, &units.kept).1.min(1.0);
         let oracle = sum_of_least(step.mass, dropped, bits);

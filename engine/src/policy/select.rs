@@ -115,6 +115,13 @@ impl Units {
         self.kept.iter().filter(|kept| **kept).count()
     }
 
+    /// Tokens that are kept of a context.
+    pub fn kept_tokens(&self, context: u32) -> u32 {
+        let missing = (self.kept.len() as u32).saturating_mul(self.tokens).saturating_sub(context);
+        let is_last_kept = self.kept.last().copied().unwrap_or(false);
+        (self.count() as u32 * self.tokens).saturating_sub(if is_last_kept { missing } else { 0 })
+    }
+
     /// Begins a head: all units of its prompt are kept.
     pub fn begin(&mut self, prompt: u32) {
         let units = self.of(prompt);

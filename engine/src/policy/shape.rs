@@ -71,8 +71,8 @@ fn parts(stack: &Stack, place: &Place) -> Result<Vec<Part>> {
 }
 
 fn share(stage: &str, measured: &Measured, place: &Place) -> Result<f64> {
-    let known = measured.kept_ratio.len();
-    let ratio = measured.kept_ratio.get(place.layer as usize).filter(|_| known == place.layers as usize);
+    let known = measured.prompt_ratio.len();
+    let ratio = measured.prompt_ratio.get(place.layer as usize).filter(|_| known == place.layers as usize);
     ratio.copied().ok_or_else(|| {
         let Measured { recording, .. } = measured;
         Error::run(format!(

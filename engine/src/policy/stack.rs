@@ -1,10 +1,8 @@
 //! Stacks of stages: parsing, canonical text, and which stages go together.
 
-use arrow::array::{AsArray, RecordBatch};
-use arrow::datatypes::{Float64Type, UInt16Type};
-
-use super::{Args, Channel, Distortion, Floor, Format, Kept, Rule, Selection, kind};
+use super::{Args, Channel, Distortion, Floor, Format, Kept, Rule, Selection, kind, select};
 use crate::error::{Error, Result};
+use crate::recording::Recording;
 
 /// A stage with its parameters.
 #[derive(Debug, Clone)]
@@ -27,33 +25,44 @@ pub struct Stack {
 pub struct Measured {
     /// The recording.
     pub recording: String,
-    /// Kept share of the context by layer, mean over requests, steps and heads.
-    pub kept_ratio: Vec<f64>,
+    /// By layer the share of the prompt that is as many tokens as were kept beyond one for each generated token, mean over
+    /// requests, steps and heads.
+    pub prompt_ratio: Vec<f64>,
 }
 
 impl Measured {
-    /// Averages the result of [`super::attention_error`] by layer; `None` if it has no rows, or not all layers up to the
-    /// last one.
+    /// Runs a stack's selection over a recording; `None` if not all layers were recorded.
     ///
     /// # Errors
-    /// A batch of another table.
-    pub fn of(batch: &RecordBatch, recording: String) -> Result<Option<Self>> {
-        let missing = || Error::data("expected a batch of `attention_error`");
-        let layers = batch.column_by_name("layer").and_then(|column| column.as_primitive_opt::<UInt16Type>());
-        let ratios = batch.column_by_name("kept_ratio").and_then(|column| column.as_primitive_opt::<Float64Type>());
-        let (layers, ratios) = (layers.ok_or_else(missing)?, ratios.ok_or_else(missing)?);
-        let mut sums: Vec<(f64, u32)> = Vec::new();
-        for (layer, ratio) in layers.values().iter().zip(ratios.values()) {
-            let layer = usize::from(*layer);
-            if layer >= sums.len() {
-                sums.resize(layer + 1, (0.0, 0));
+    /// A channel that the recording lacks, with how to record it.
+    pub fn of(stack: &Stack, recording: &Recording) -> Result<Option<Self>> {
+        let selection = stack.selection();
+        let mut sums = vec![(0.0, 0_u32); recording.layers as usize];
+        let (mut units, mut numbers) = (Vec::new(), Vec::new());
+        for heads in recording.heads_by_request() {
+            select::budgets(selection, &heads, &mut numbers)?;
+            let mut from = 0;
+            for layer in heads.chunk_by(|a, b| a.layer == b.layer) {
+                let budgets = numbers.get(from..from + layer.len()).unwrap_or_default();
+                from += layer.len();
+                let Some((first, sum)) =
+                    layer.first().and_then(|head| Some((head, sums.get_mut(usize::from(head.layer))?)))
+                else {
+                    continue;
+                };
+                let prompt = first.request.prompt_tokens;
+                select::run_layer(selection, layer, budgets, &mut units, |_, step, units| {
+                    let kept = units.kept_tokens(step.context_tokens);
+                    let of_prompt = kept.saturating_sub(step.context_tokens.saturating_sub(prompt));
+                    sum.0 += f64::from(of_prompt) / f64::from(prompt.max(1));
+                    sum.1 += 1;
+                    Ok(())
+                })?;
             }
-            sums[layer].0 += ratio;
-            sums[layer].1 += 1;
         }
         let is_whole = !sums.is_empty() && sums.iter().all(|(_, count)| *count > 0);
-        let kept_ratio = sums.iter().map(|(sum, count)| sum / f64::from(*count)).collect();
-        Ok(is_whole.then_some(Self { recording, kept_ratio }))
+        let prompt_ratio = sums.iter().map(|(sum, count)| sum / f64::from(*count)).collect();
+        Ok(is_whole.then(|| Self { recording: recording.label(), prompt_ratio }))
     }
 }
 

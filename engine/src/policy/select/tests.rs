@@ -12,7 +12,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::policy::rng::Rng;
-use crate::policy::{Stack, attention_error};
+use crate::policy::{Measured, Stack, attention_error};
 use crate::recording::{Recording, recordings};
 use crate::schema::{self, Cell, batch_of_rows, canonical};
 
@@ -492,6 +492,35 @@ fn a_step_counts_as_one_after_renormalisation() {
     }
 }
 
+/// A layer's heads share one budget, so that the layer as a whole keeps exactly that; `KVzip` shares over all layers.
+#[test]
+fn pooled_budgets_are_kept_as_a_whole() {
+    let recording = random_plain(1, 200, (3, 2), 5, 7).read();
+    let ratios = |policy: &str| {
+        let found = Measured::of(&Stack::parse(policy).unwrap(), &recording).unwrap().unwrap();
+        assert_eq!((found.recording.as_str(), found.prompt_ratio.len()), ("tiny (tokens)", 3));
+        found.prompt_ratio
+    };
+    for ratio in ratios("adakv(50,window=8)") {
+        assert!((ratio - 0.25).abs() < 1e-12, "{ratio}");
+    }
+    let uneven = ratios("kvzip(50)");
+    assert!(
+        (uneven.iter().sum::<f64>() / 3.0 - 0.25).abs() < 1e-12
+            && uneven.iter().any(|ratio| (ratio - 0.25).abs() > 1e-9)
+    );
+    assert!(ratios("lethe(1000)").iter().all(|ratio| (ratio - 1.0).abs() < 1e-12));
+    let partial = recordings_without_last_layer();
+    assert_eq!(Measured::of(&Stack::parse("lethe(1000)").unwrap(), &partial).unwrap(), None);
+}
+
+/// Two layers of a model that has three.
+fn recordings_without_last_layer() -> Recording {
+    let mut recording = random_plain(1, 20, (2, 2), 2, 7).read();
+    recording.layers = 3;
+    recording
+}
+
 /// The mass on each side of the marks adds up to the whole.
 #[test]
 fn sums_split_where_the_marks_say() {
@@ -537,15 +566,15 @@ fn a_missing_channel_is_refused_by_its_name() {
     let error = attention_error(&stack, &without.read(), 1).unwrap_err();
     assert!(error.to_string().contains("`v_norm`") && error.advice().unwrap().contains("kv_stats"), "{error}");
     // A policy for a layer does not decide by half of its heads.
-    let mut half = random_plain(1, 100, (1, 2), 3, 1);
+    let mut half = random_plain(1, 100, (1, 2), 3, 1).read();
     half.kv_heads = 4;
-    half.layers = 1;
-    for lists in [&mut half.mass, half.bounds.as_mut().unwrap()] {
-        lists.extend_from_within(..);
+    for policy in ["tova(50)", "adakv(50)", "lethe(50)", "kvzip(50)", "duo"] {
+        let error = attention_error(&Stack::parse(policy).unwrap(), &half, 1).unwrap_err();
+        assert!(
+            error.to_string().contains("all 4 KV heads of a layer") && error.to_string().contains("has 2"),
+            "{error}"
+        );
     }
-    half.channels.clear();
-    half.norms = None;
-    assert!(half.read().heads().count() == 4);
 }
 
 /// The recording of `traces/recording-token`, read as it is shipped.
