@@ -7,6 +7,44 @@ use crate::workload::Workload;
 
 /// A plan with one layer group per `keep`, whose KV takes 1 byte per token and group, so that `capacity` counts tokens.
 pub(crate) fn toy_plan(keeps: &[Keep], capacity: u64) -> Plan {
+    let linear = Linear {
+        layers: 1.0,
+        attention_bytes: 20_000.0,
+        dense_bytes: 30_000.0,
+        expert_bytes: 0.0,
+        dense_params: 30_000.0,
+        expert_params: 0.0,
+        experts: 0.0,
+        active_experts: 0.0,
+        attention_flops: 40_000.0,
+        ffn_flops: 60_000.0,
+        ffn_flops_unsharded: 60_000.0,
+    };
+    Plan {
+        groups: keeps.iter().map(|keep| toy_group(*keep)).collect(),
+        linear: vec![linear],
+        tensor: 1.0,
+        layers: 1.0,
+        head_bytes: 1000.0,
+        head_flops: 2000.0,
+        residual_bytes: 2.0,
+        weight_bytes_per_ns: 1.7,
+        linear_flops_per_ns: 97.0,
+        attention_flops_per_ns: 0.13,
+        vector_flops_per_ns: 0.7,
+        collective_bytes_per_ns: 1.0,
+        collective_latency_ns: 0.0,
+        layer_floor_ns: 200.0,
+        step_overhead_ns: 5000.0,
+        ffn_pool: None,
+        weight_bytes: 51_000.0,
+        capacity_bytes: capacity,
+        eviction_is_private: true,
+        certainty: Certainty::Assumed,
+    }
+}
+
+fn toy_group(keep: Keep) -> PlanGroup {
     let kv = KvShape {
         attention: Attention::Full,
         query_heads: 1,
@@ -16,12 +54,12 @@ pub(crate) fn toy_plan(keeps: &[Keep], capacity: u64) -> Plan {
         macs_per_pair: 1.0,
         prefill_macs_per_pair: 1.0,
     };
-    let group = |keep: &Keep| PlanGroup {
+    PlanGroup {
         group: Group {
             model_group: 0,
             layers: 1,
             kv,
-            keep: *keep,
+            keep,
             format: "toy".to_owned(),
             token_bytes: 1,
             read_tokens: None,
@@ -43,41 +81,6 @@ pub(crate) fn toy_plan(keeps: &[Keep], capacity: u64) -> Plan {
         read_flops: 0.3,
         write_flops: 0.2,
         score_flops: 0.1,
-    };
-    let linear = Linear {
-        layers: 1.0,
-        attention_bytes: 20_000.0,
-        dense_bytes: 30_000.0,
-        expert_bytes: 0.0,
-        dense_params: 30_000.0,
-        expert_params: 0.0,
-        experts: 0.0,
-        active_experts: 0.0,
-        attention_flops: 40_000.0,
-        ffn_flops: 60_000.0,
-        ffn_flops_unsharded: 60_000.0,
-    };
-    Plan {
-        groups: keeps.iter().map(group).collect(),
-        linear: vec![linear],
-        tensor: 1.0,
-        layers: 1.0,
-        head_bytes: 1000.0,
-        head_flops: 2000.0,
-        residual_bytes: 2.0,
-        weight_bytes_per_ns: 1.7,
-        linear_flops_per_ns: 97.0,
-        attention_flops_per_ns: 0.13,
-        vector_flops_per_ns: 0.7,
-        collective_bytes_per_ns: 1.0,
-        collective_latency_ns: 0.0,
-        layer_floor_ns: 200.0,
-        step_overhead_ns: 5000.0,
-        ffn_pool: None,
-        weight_bytes: 51_000.0,
-        capacity_bytes: capacity,
-        eviction_is_private: true,
-        certainty: Certainty::Assumed,
     }
 }
 
