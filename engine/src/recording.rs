@@ -9,7 +9,7 @@ use arrow::array::types::{Float32Type, UInt16Type, UInt32Type, UInt64Type};
 use arrow::array::{
     Array, ArrayRef, ArrowPrimitiveType, AsArray, Float32Array, ListArray, PrimitiveArray, RecordBatch,
 };
-use arrow::buffer::OffsetBuffer;
+use arrow::buffer::{NullBuffer, OffsetBuffer};
 
 use crate::error::{Error, Result};
 use crate::policy::Channel;
@@ -78,6 +78,8 @@ pub struct Step<'a> {
     pub context_tokens: u32,
     /// Mass per block, finite and not negative, one for each started block of the context.
     pub mass: &'a [f32],
+    /// Upper bound of any query's logit in the block, as long as `mass` (Quest).
+    pub page_bound: Option<&'a [f32]>,
     /// Sum of the squared weights of single tokens, mean over the group.
     pub sum_sq: Option<f32>,
     /// Norm of the attention output.
@@ -93,6 +95,7 @@ type Place = (u64, u16, u16);
 #[derive(Debug)]
 struct Attention {
     mass: Lists,
+    page_bound: Option<Lists>,
     sum_sq: Option<Float32Array>,
     out_norm: Option<Float32Array>,
     q_norm: Option<Float32Array>,
@@ -119,9 +122,10 @@ struct Norms {
     value: Float32Array,
 }
 
-/// A list column of f32 without nulls.
+/// A list column of f32 whose elements are not null.
 #[derive(Debug)]
 struct Lists {
+    nulls: Option<NullBuffer>,
     offsets: OffsetBuffer<i32>,
     values: Float32Array,
 }
@@ -129,6 +133,11 @@ struct Lists {
 impl Lists {
     fn get(&self, at: usize) -> &[f32] {
         &self.values.values()[self.offsets[at] as usize..self.offsets[at + 1] as usize]
+    }
+
+    /// The list of a row; `None` where it is unknown.
+    fn known(&self, at: usize) -> Option<&[f32]> {
+        self.nulls.as_ref().is_none_or(|nulls| nulls.is_valid(at)).then(|| self.get(at))
     }
 
     fn slice(&self, at: usize) -> Float32Array {
@@ -152,6 +161,35 @@ impl Recording {
         })
     }
 
+    /// The recorded heads of each request, in the order of layer and head. Heads of one layer have the same steps.
+    pub fn heads_by_request(&self) -> impl Iterator<Item = Vec<Head<'_>>> {
+        let mut heads = self.heads().peekable();
+        std::iter::from_fn(move || {
+            let first = heads.next()?;
+            let mut all = vec![first];
+            while let Some(head) = heads.next_if(|head| head.request.request_id == first.request.request_id) {
+                all.push(head);
+            }
+            Some(all)
+        })
+    }
+
+    fn step(&self, row: &Row) -> Step<'_> {
+        let batch = &self.attention[row.batch];
+        let get = |column: &Option<Float32Array>| {
+            column.as_ref().filter(|column| column.is_valid(row.at)).map(|column| column.value(row.at))
+        };
+        Step {
+            step: row.step,
+            context_tokens: row.context_tokens,
+            mass: batch.mass.get(row.at),
+            page_bound: batch.page_bound.as_ref().and_then(|bounds| bounds.known(row.at)),
+            sum_sq: get(&batch.sum_sq),
+            out_norm: get(&batch.out_norm),
+            q_norm: get(&batch.q_norm),
+        }
+    }
+
     /// Model and grade, as `attention_error.recording` names them.
     pub fn label(&self) -> String {
         format!("{} ({})", self.model, self.grade)
@@ -167,20 +205,18 @@ impl<'a> Head<'a> {
     /// The recorded steps in order.
     pub fn steps(&self) -> impl ExactSizeIterator<Item = Step<'a>> + use<'a> {
         let recording = self.recording;
-        self.rows.iter().map(move |row| {
-            let batch = &recording.attention[row.batch];
-            let get = |column: &Option<Float32Array>| {
-                column.as_ref().filter(|column| column.is_valid(row.at)).map(|column| column.value(row.at))
-            };
-            Step {
-                step: row.step,
-                context_tokens: row.context_tokens,
-                mass: batch.mass.get(row.at),
-                sum_sq: get(&batch.sum_sq),
-                out_norm: get(&batch.out_norm),
-                q_norm: get(&batch.q_norm),
-            }
-        })
+        self.rows.iter().map(move |row| recording.step(row))
+    }
+
+    /// The recorded step at this place in their order, from 0.
+    pub fn step(&self, at: usize) -> Option<Step<'a>> {
+        self.rows.get(at).map(|row| self.recording.step(row))
+    }
+
+    /// The longest recorded context.
+    pub fn longest_context(&self) -> u32 {
+        // Contexts never shrink from step to step.
+        self.rows.last().map_or(self.request.prompt_tokens, |row| row.context_tokens)
     }
 
     /// The score per prompt token in this channel from the fewest query rows that are at least `rows`.
@@ -197,13 +233,9 @@ impl<'a> Head<'a> {
             [] => "the recording does not have it".to_owned(),
             _ => format!("it was recorded from {} rows only", all.iter().map(|score| score.rows).max().unwrap_or(0)),
         };
-        let (request, layer, head) = (self.request.request_id, self.layer, self.kv_head);
-        Err(Error::run(format!(
-            "`{stage}` needs channel `{}` from at least {rows} query rows for request {request}, layer {layer}, KV head \
-             {head}, but {found}",
-            channel.name
-        ))
-        .hint(channel.how))
+        let from = if rows > 0 { format!(" from at least {rows} query rows") } else { String::new() };
+        let message = format!("`{stage}` needs channel `{}`{from} for {}, but {found}", channel.name, self.place());
+        Err(Error::run(message).hint(channel.how))
     }
 
     /// The score per prompt token in this channel from the most query rows, if it was recorded.
@@ -221,6 +253,26 @@ impl<'a> Head<'a> {
     /// Layers of the recorded model.
     pub fn layers(&self) -> u32 {
         self.recording.layers
+    }
+
+    /// Width of a head.
+    pub fn head_dim(&self) -> u32 {
+        self.recording.head_dim
+    }
+
+    /// Tokens per entry of the mass lists.
+    pub fn unit_tokens(&self) -> u32 {
+        self.recording.block_tokens
+    }
+
+    /// KV heads per layer of the recorded model.
+    pub fn kv_heads(&self) -> u32 {
+        self.recording.kv_heads
+    }
+
+    /// Where it is, for messages.
+    pub fn place(&self) -> String {
+        format!("request {}, layer {}, KV head {}", self.request.request_id, self.layer, self.kv_head)
     }
 
     fn scores_of(&self, channel: &str) -> Vec<&'a Score> {
@@ -347,6 +399,10 @@ fn read_attention(all: &mut [Recording], owners: &BTreeMap<u64, usize>, batch: &
         } else {
             recording.attention.push(Attention {
                 mass: lists(batch, table, "mass")?,
+                page_bound: match batch.column_by_name("page_bound") {
+                    Some(column) => Some(lists_of(column, table, "page_bound")?),
+                    None => None,
+                },
                 sum_sq: optional(batch, table, "sum_sq")?,
                 out_norm: optional(batch, table, "out_norm")?,
                 q_norm: optional(batch, table, "q_norm")?,
@@ -374,8 +430,22 @@ fn read_attention(all: &mut [Recording], owners: &BTreeMap<u64, usize>, batch: &
         if !mass.iter().all(|mass| *mass >= 0.0 && mass.is_finite()) {
             return Err(Error::data(format!("{}: expected masses of at least 0, found another number", place())));
         }
+        check_bounds(&recording.attention[index], &row).map_err(|error| error.context(place()))?;
         recording.heads.push((places.get(at), recording.rows.len()..recording.rows.len() + 1));
         recording.rows.push(row);
+    }
+    Ok(())
+}
+
+/// Bounds are as many as masses, and numbers.
+fn check_bounds(attention: &Attention, row: &Row) -> Result<()> {
+    let Some(bounds) = attention.page_bound.as_ref().and_then(|bounds| bounds.known(row.at)) else { return Ok(()) };
+    let units = attention.mass.get(row.at).len();
+    if bounds.len() != units {
+        return Err(Error::data(format!("expected {units} of `page_bound`, one per mass, found {}", bounds.len())));
+    }
+    if bounds.iter().any(|bound| !bound.is_finite()) {
+        return Err(Error::data("a `page_bound` is not a finite number"));
     }
     Ok(())
 }
@@ -407,6 +477,26 @@ fn index_rows(recording: &mut Recording) -> Result<()> {
         recording.heads.push((head[0].0, start..start + head.len()));
         start += head.len();
     }
+    check_layers(recording)
+}
+
+/// Policies that decide for a layer see its heads side by side, so that these must have the same steps.
+fn check_layers(recording: &Recording) -> Result<()> {
+    for pair in recording.heads.windows(2) {
+        let [(first, rows), (second, others)] = pair else { continue };
+        if (first.0, first.1) != (second.0, second.1) {
+            continue;
+        }
+        let (rows, others) = (&recording.rows[rows.clone()], &recording.rows[others.clone()]);
+        let is_same = |(a, b): (&Row, &Row)| (a.step, a.context_tokens) == (b.step, b.context_tokens);
+        if rows.len() != others.len() || !rows.iter().zip(others).all(is_same) {
+            let (request, layer, head) = *second;
+            return Err(Error::data(format!(
+                "attention: request {request}, layer {layer}: KV head {head} has other steps or contexts than KV head {}",
+                first.2
+            )));
+        }
+    }
     Ok(())
 }
 
@@ -425,8 +515,10 @@ fn read_scores(all: &mut [Recording], owners: &BTreeMap<u64, usize>, batch: &Rec
         let channel = channel.unwrap_or_default();
         let (request, layer, head) = places.get(at);
         let place = || format!("{table}: request {request}, layer {layer}, KV head {head}, channel `{channel}`");
-        if values.len() != prompt as usize {
-            return Err(Error::data(format!("{}: expected {prompt} scores, found {}", place(), values.len())));
+        // A head's own score is one number.
+        let expected = if channel == crate::policy::HEAD_RETRIEVAL.name { 1 } else { prompt };
+        if values.len() != expected as usize {
+            return Err(Error::data(format!("{}: expected {expected} scores, found {}", place(), values.len())));
         }
         if !values.values().iter().all(|score| score.is_finite()) {
             return Err(Error::data(format!("{}: a score is not a finite number", place())));
@@ -551,7 +643,10 @@ fn texts(batch: &RecordBatch, table: &str, name: &str) -> Result<Vec<Option<Stri
 }
 
 fn lists(batch: &RecordBatch, table: &str, name: &str) -> Result<Lists> {
-    let column = known(batch, table, name)?;
+    lists_of(known(batch, table, name)?, table, name)
+}
+
+fn lists_of(column: &ArrayRef, table: &str, name: &str) -> Result<Lists> {
     let wrong =
         || Error::data(format!("{table}: column `{name}`: expected a list of Float32, found {}", column.data_type()));
     let list: &ListArray = column.as_list_opt::<i32>().ok_or_else(wrong)?;
@@ -559,7 +654,7 @@ fn lists(batch: &RecordBatch, table: &str, name: &str) -> Result<Lists> {
     if values.null_count() > 0 {
         return Err(Error::data(format!("{table}: lists of column `{name}` hold unknown values")));
     }
-    Ok(Lists { offsets: list.offsets().clone(), values: values.clone() })
+    Ok(Lists { nulls: list.nulls().cloned(), offsets: list.offsets().clone(), values: values.clone() })
 }
 
 #[cfg(test)]

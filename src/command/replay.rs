@@ -9,7 +9,8 @@ use std::path::PathBuf;
 use arrow::array::{AsArray, RecordBatch};
 use engine::cost::BLOCK_TOKENS;
 use engine::error::{Error, Result};
-use engine::policy::attention_error;
+use engine::model::Model;
+use engine::policy::{Measured, attention_error};
 use engine::recording::{Recording, recordings};
 use engine::replay::{Found, Mode, Run, Scenario, Source, replay, tables};
 use engine::schema::canonical::{ATTENTION, KV_STATS, PREFILL_SCORES, RECORDINGS, REQUESTS, SOURCES};
@@ -160,7 +161,7 @@ pub(crate) struct Done {
 /// Replays what is wanted and writes the run; `None` after a dry run.
 pub(crate) fn carry_out(store: &mut Store, wanted: &Wanted) -> Result<Option<Done>> {
     let specs = specs(wanted)?;
-    let (sources, scenarios) = resolve(store, &specs)?;
+    let (sources, mut scenarios) = resolve(store, &specs)?;
     if wanted.dry_run {
         for scenario in &scenarios {
             let workload = &sources[scenario.workload].workload;
@@ -170,7 +171,13 @@ pub(crate) fn carry_out(store: &mut Store, wanted: &Wanted) -> Result<Option<Don
         return Ok(None);
     }
     let id = run_id(store, &sources, &scenarios)?;
-    let errors = recorded_errors(store, &scenarios);
+    let recorded = load_recordings(store).unwrap_or_else(|error| {
+        talk::warn(&format!("the recordings of the store cannot be used, so no error is known: {error}"));
+        Vec::new()
+    });
+    measure(&recorded, &mut scenarios);
+    let errors = recorded_errors(&recorded, &scenarios);
+    drop(recorded);
     let bar = talk::bar(None);
     bar.set_message(format!("replaying {} scenarios", scenarios.len()));
     let found = replay_all(&sources, &scenarios, wanted.threads)?;
@@ -273,14 +280,7 @@ fn run_id(store: &Store, sources: &[Source], scenarios: &[Scenario]) -> Result<S
 }
 
 /// What each policy loses on each recording of the store.
-fn recorded_errors(store: &Store, scenarios: &[Scenario]) -> Vec<RecordBatch> {
-    let recorded = match load_recordings(store) {
-        Ok(recorded) => recorded,
-        Err(error) => {
-            talk::warn(&format!("the recordings of the store cannot be used, so no error is known: {error}"));
-            Vec::new()
-        }
-    };
+fn recorded_errors(recorded: &[Recording], scenarios: &[Scenario]) -> Vec<RecordBatch> {
     let mut names = Vec::new();
     let mut batches = Vec::new();
     for scenario in scenarios {
@@ -288,7 +288,7 @@ fn recorded_errors(store: &Store, scenarios: &[Scenario]) -> Vec<RecordBatch> {
         if names.contains(&name) {
             continue;
         }
-        for recording in &recorded {
+        for recording in recorded {
             match attention_error(&scenario.policy, recording, ERROR_STEPS) {
                 Ok(batch) => batches.push(batch),
                 Err(error) => {
@@ -299,6 +299,24 @@ fn recorded_errors(store: &Store, scenarios: &[Scenario]) -> Vec<RecordBatch> {
         names.push(name);
     }
     batches
+}
+
+/// Tells policies whose bytes depend on attention what they kept of the first recording that has the layers and KV heads of
+/// their model. Without one their scenarios fail, and say why.
+fn measure(recorded: &[Recording], scenarios: &mut [Scenario]) {
+    for scenario in scenarios.iter_mut().filter(|scenario| !scenario.policy.bytes_need().is_empty()) {
+        let of_model = recorded.iter().find(|recording| is_of(recording, &scenario.model));
+        // Why a recording cannot tell is said where its error is computed.
+        if let Some(Ok(Some(measured))) = of_model.map(|recording| Measured::of(&scenario.policy, recording)) {
+            scenario.policy = scenario.policy.clone().with_measured(measured);
+        }
+    }
+}
+
+/// Whether a recording has the layers and KV heads of a model.
+fn is_of(recording: &Recording, model: &Model) -> bool {
+    let layers: u32 = model.groups.iter().map(|group| group.layers).sum();
+    layers == recording.layers && model.groups.iter().all(|group| group.kv.kv_heads == recording.kv_heads)
 }
 
 fn load_recordings(store: &Store) -> Result<Vec<Recording>> {

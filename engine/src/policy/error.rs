@@ -26,8 +26,8 @@ use arrow::array::{
     ArrayBuilder, ArrayRef, Float64Builder, RecordBatch, StringBuilder, UInt16Builder, UInt32Builder, UInt64Builder,
 };
 
-use super::select::{Units, sum_of_least};
-use super::{Args, Choice, Distortion, Selection, Stack};
+use super::select::{self, Units, split_sum, sum_of_least};
+use super::{Args, Distortion, Selection, Stack};
 use crate::error::{Error, Result};
 use crate::recording::{Head, Recording, Step};
 use crate::schema::result::ATTENTION_ERROR;
@@ -39,7 +39,8 @@ const LEAST_MASS: f32 = 1e-3;
 /// in the layout of [`ATTENTION_ERROR`].
 ///
 /// Ratios are means over the recorded steps of the range; `logit_noise` and `quantization_error_ratio` are root mean squares.
-/// `quantization_error_ratio` is of K and V together. `recoverable_ratio` is 0: what a selection drops is held nowhere else.
+/// `quantization_error_ratio` is of K and V together. `recoverable_ratio` is 1 where a selection stores
+/// what it does not read, else 0: what it drops is held nowhere else.
 /// `limiter` is the largest of lost mass and the output errors by K and by V; where norms are unknown the roots of `Dk` and
 /// `Dv` stand in for the latter two.
 ///
@@ -51,51 +52,62 @@ pub fn attention_error(stack: &Stack, recording: &Recording, steps_per_range: u3
     }
     let skip = stack.format().map(|(_, format)| format.skip).unwrap_or_default();
     let formatted = stack.distortion(recording.head_dim);
-    let mut units = Units::new(recording.block_tokens);
-    let mut buffers = Buffers::default();
-    let mut bits = Vec::new();
-    let mut rows = Rows::default();
-    for head in recording.heads() {
-        let is_skipped = skip.covers(head.layer.into(), recording.layers);
-        let distortion = if is_skipped { Distortion::NONE } else { formatted };
-        units.begin(head.request.prompt_tokens);
-        let selection = stack.selection();
-        if let Some((args, Selection { choice: Choice::OfPrompt(choose), .. })) = selection {
-            choose(args, &head, &mut units)?;
-        }
-        let tokens = tokens(&head, recording.block_tokens, distortion, &mut buffers);
-        let mut range = Range::default();
-        for step in head.steps() {
-            let index = step.step.saturating_sub(1) / steps_per_range;
-            if range.steps > 0 && range.index != index {
-                rows.push(&head, &range, distortion);
-                range = Range::default();
-            }
-            range.index = index;
-            units.grow(step.context_tokens);
-            choose_of_step(selection, &head, &step, &mut units)?;
-            range.add(&step, &units, &mut bits);
-            range.add_noise(
-                tokens.as_ref().and_then(|tokens| noise(tokens, &step, &units, distortion, recording.head_dim)),
-            );
-        }
-        if range.steps > 0 {
-            rows.push(&head, &range, distortion);
+    let selection = stack.selection();
+    let mut rows = Rows { is_recoverable: selection.is_some_and(|(_, rule)| rule.is_recoverable), ..Rows::default() };
+    let (mut units, mut buffers, mut budgets) = (Vec::new(), Vec::new(), Vec::new());
+    for heads in recording.heads_by_request() {
+        select::budgets(selection, &heads, &mut budgets)?;
+        let mut from = 0;
+        for layer in heads.chunk_by(|a, b| a.layer == b.layer) {
+            let is_skipped = layer.first().is_some_and(|head| skip.covers(head.layer.into(), recording.layers));
+            let distortion = if is_skipped { Distortion::NONE } else { formatted };
+            let budgets = budgets.get(from..from + layer.len()).unwrap_or_default();
+            from += layer.len();
+            let run = Run { selection, layer, budgets, steps_per_range, distortion };
+            run_layer(&run, &mut units, &mut buffers, &mut rows)?;
         }
     }
     rows.batch(&stack.name(), recording)
 }
 
-fn choose_of_step(
-    selection: Option<(&Args, &Selection)>,
-    head: &Head<'_>,
-    step: &Step<'_>,
-    units: &mut Units,
-) -> Result<()> {
-    match selection {
-        Some((args, Selection { choice: Choice::OfStep(choose), .. })) => choose(args, head, step, units),
-        _ => Ok(()),
+/// One layer under one stack.
+struct Run<'a, 'b> {
+    selection: Option<(&'b Args, &'b Selection)>,
+    layer: &'b [Head<'a>],
+    budgets: &'b [u32],
+    steps_per_range: u32,
+    distortion: Distortion,
+}
+
+fn run_layer(run: &Run<'_, '_>, units: &mut Vec<Units>, buffers: &mut Vec<Buffers>, rows: &mut Rows) -> Result<()> {
+    let Run { selection, layer, budgets, steps_per_range, distortion } = run;
+    buffers.resize_with(layer.len(), Buffers::default);
+    let tokens: Vec<Option<Tokens<'_>>> = layer
+        .iter()
+        .zip(buffers)
+        .map(|(head, buffers)| tokens(head, head.unit_tokens(), *distortion, buffers))
+        .collect();
+    let mut ranges: Vec<Vec<Range>> = vec![Vec::new(); layer.len()];
+    let mut bits = Vec::new();
+    select::run_layer(*selection, layer, budgets, units, |at, step, units| {
+        let (Some(head), Some(ranges)) = (layer.get(at), ranges.get_mut(at)) else { return Ok(()) };
+        let index = step.step.saturating_sub(1) / steps_per_range;
+        if ranges.last().is_none_or(|range| range.index != index) {
+            ranges.push(Range { index, ..Range::default() });
+        }
+        if let Some(range) = ranges.last_mut() {
+            range.add(step, units, &mut bits);
+            let tokens = tokens.get(at).and_then(Option::as_ref);
+            range.add_noise(tokens.and_then(|tokens| noise(tokens, step, units, *distortion, head.head_dim())));
+        }
+        Ok(())
+    })?;
+    for (head, ranges) in layer.iter().zip(&ranges) {
+        for range in ranges {
+            rows.push(head, range, *distortion);
+        }
     }
+    Ok(())
 }
 
 /// Buffers that are reused from head to head.
@@ -281,7 +293,7 @@ impl Shift {
 }
 
 /// Steps of one head that share a row.
-#[derive(Default)]
+#[derive(Debug, Clone, Default)]
 struct Range {
     index: u32,
     first: u32,
@@ -303,20 +315,14 @@ impl Range {
         }
         self.last = step.step;
         self.steps += 1;
-        let dropped = units.kept.iter().filter(|kept| !**kept).count();
+        let dropped = units.kept.len() - units.count();
         if dropped == 0 {
             self.kept += 1.0;
             return;
         }
-        // The last unit may hold fewer tokens than the others.
-        let missing = step.mass.len() as u32 * units.tokens - step.context_tokens;
-        let is_last_kept = units.kept.last().copied().unwrap_or(false);
-        let kept_units = (units.kept.len() - dropped) as u32;
-        let kept = kept_units * units.tokens - if is_last_kept { missing } else { 0 };
-        self.kept += f64::from(kept) / f64::from(step.context_tokens);
-        let lost = step.mass.iter().zip(&units.kept).map(|(mass, kept)| if *kept { 0.0 } else { f64::from(*mass) });
+        self.kept += f64::from(units.kept_tokens(step.context_tokens)) / f64::from(step.context_tokens);
         // Recorded masses are rounded and may sum to a little more than 1.
-        let lost = lost.sum::<f64>().min(1.0);
+        let lost = split_sum(step.mass, &units.kept).1.min(1.0);
         let oracle = sum_of_least(step.mass, dropped, bits);
         self.lost += lost;
         self.most_lost = self.most_lost.max(lost);
@@ -342,6 +348,7 @@ impl Range {
 /// The columns under construction.
 #[derive(Default)]
 struct Rows {
+    is_recoverable: bool,
     request: UInt64Builder,
     steps: [UInt32Builder; 2],
     place: [UInt16Builder; 2],
@@ -383,7 +390,7 @@ impl Rows {
         // Checked to fit when the recording was read.
         unit.append_value_n(recording.block_tokens as u16, count);
         let mut recoverable = Float64Builder::new();
-        recoverable.append_value_n(0.0, count);
+        recoverable.append_value_n(if self.is_recoverable { 1.0 } else { 0.0 }, count);
         let columns: Vec<ArrayRef> = vec![
             Arc::new(name.finish()),
             Arc::new(label.finish()),

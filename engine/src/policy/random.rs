@@ -1,8 +1,9 @@
 //! The stage `random`: keeps prompt tokens at random; what any other selection must beat.
 
 use super::rng::Rng;
-use super::{Args, Budget, Choice, Deployment, Floor, Keep, Kind, Param, Rule, Selection};
-use crate::error::{Error, Result};
+use super::{Args, Choice, Deployment, Floor, Keep, Kind, Param, Rule, Selection};
+use crate::error::Result;
+use crate::recording::Head;
 
 /// `random(budget=...,seed=0,window=32)`.
 pub(super) static KIND: Kind = Kind {
@@ -35,26 +36,23 @@ pub(super) static KIND: Kind = Kind {
 };
 
 fn make(args: &Args) -> Result<Rule> {
-    let (budget, window) = (args.budget("budget")?, args.count("window", 0, u32::MAX)?);
+    let budget = args.budget_beyond("budget", args.count("window", 0, u32::MAX)?)?;
     args.seed("seed")?;
-    if let Budget::Tokens(tokens) = budget
-        && tokens < window
-    {
-        return Err(Error::usage(format!(
-            "`random`: the budget of {tokens} tokens is smaller than the window of {window}"
-        ))
-        .hint("the window is part of the budget: raise `budget` or lower `window`"));
-    }
-    let choice = Choice::OfPrompt(|args, head, units| {
-        let prompt = head.request.prompt_tokens;
-        let budget = args.budget("budget")?.tokens(prompt);
-        let tail = args.count("window", 0, u32::MAX)?.min(budget);
-        let seeds = [args.seed("seed")?, head.request.request_id, head.layer.into(), head.kv_head.into()];
-        let mut rng = Rng::of(&seeds);
-        let scores: Vec<f32> = (tail..prompt).map(|_| rng.uniform() as f32).collect();
-        units.keep_of_prompt(prompt, budget, tail, &scores);
+    let choice = Choice::of_prompt(|args, heads, _, units| {
+        for (head, units) in heads.iter().zip(units) {
+            let prompt = head.request.prompt_tokens;
+            let budget = args.budget("budget")?.tokens(prompt);
+            let tail = args.count("window", 0, u32::MAX)?.min(budget);
+            let scores = scores(args.seed("seed")?, head, prompt - tail);
+            units.keep_of_prompt(prompt, budget, (0, tail), &scores);
+        }
         Ok(())
     });
-    let keep = Keep { prompt: Some(budget), total: None };
-    Ok(Rule::Select(Selection { keep, score_flops: |_, _| 0.0, choice }))
+    Ok(Rule::Select(Selection::same(Keep::of_prompt(budget), choice)))
+}
+
+/// Scores of the first tokens of a head, which depend on nothing but the seed and the place.
+pub(super) fn scores(seed: u64, head: &Head<'_>, tokens: u32) -> Vec<f32> {
+    let mut rng = Rng::of(&[seed, head.request.request_id, head.layer.into(), head.kv_head.into()]);
+    (0..tokens).map(|_| rng.uniform() as f32).collect()
 }

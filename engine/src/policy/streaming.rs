@@ -29,13 +29,12 @@ pub(super) static KIND: Kind = Kind {
 
 fn make(args: &Args) -> Result<Rule> {
     let (_, total) = counts(args)?;
-    let choice = Choice::OfStep(|args, _, step, units| {
+    let choice = Choice::of_step(|args, _, _, step, units| {
         let (sinks, total) = counts(args)?;
         units.keep_ends(step.context_tokens, sinks, total);
         Ok(())
     });
-    let keep = Keep { prompt: None, total: Some(total) };
-    Ok(Rule::Select(Selection { keep, score_flops: |_, _| 0.0, choice }))
+    Ok(Rule::Select(Selection::same(Keep::at_most(total), choice)))
 }
 
 /// Sinks, and all tokens kept.

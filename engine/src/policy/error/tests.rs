@@ -3,6 +3,7 @@ use arrow::datatypes::{Float64Type, UInt32Type};
 use proptest::prelude::*;
 
 use super::*;
+use crate::policy::Kept;
 use crate::policy::rng::Rng;
 use crate::recording::tests::Tables;
 
@@ -227,7 +228,7 @@ proptest! {
             format!("oracle({budget}%)"),
         ] {
             let stack = Stack::parse(&policy).unwrap();
-            let keep = stack.selection().unwrap().1.keep;
+            let Kept::Same(keep) = stack.selection().unwrap().1.kept else { panic!() };
             let ratios = reals(&attention_error(&stack, &recording, 1).unwrap(), "kept_ratio");
             for (ratio, context) in ratios.iter().zip(prompt + 1..) {
                 let expected = f64::from(keep.tokens(prompt, context)) / f64::from(context);
