@@ -10,9 +10,16 @@
 pub mod args;
 mod bf16;
 pub mod error;
+mod format;
 mod fp8;
 mod full;
+mod grade;
 mod int4;
+mod int8;
+mod kivi;
+mod kvquant;
+mod mxfp4;
+mod nvfp4;
 mod oracle;
 pub mod quantize;
 mod random;
@@ -44,8 +51,14 @@ pub static ALL: &[&Kind] = &[
     &oracle::KIND,
     &bf16::KIND,
     &fp8::KIND,
+    &int8::KIND,
     &int4::KIND,
+    &kivi::KIND,
+    &kvquant::KIND,
+    &nvfp4::KIND,
+    &mxfp4::KIND,
     &turboquant::KIND,
+    &grade::KIND,
 ];
 
 /// Where in the stack of a serving system a stage acts.
@@ -149,10 +162,8 @@ pub struct Format {
     pub skip: Skip,
     /// Refuses models that no layout is published for.
     pub admits: fn(&Args, &Model) -> Result<()>,
-    /// Bytes and arithmetic of one token.
-    pub cost: fn(&Args, &KvShape) -> TokenCost,
-    /// Error that it puts into vectors of this width.
-    pub distortion: fn(&Args, u32) -> Distortion,
+    /// How keys and values are stored: bytes, arithmetic, residual window and error follow from it.
+    pub forms: quantize::Forms,
 }
 
 /// Layers at the ends of the model that a format leaves in bf16.

@@ -60,6 +60,6 @@ fn plain(stack: &Stack, model_group: usize, group: &LayerGroup) -> Group {
 fn formatted(stack: &Stack, model_group: usize, group: &LayerGroup) -> Group {
     let bf16 = plain(stack, model_group, group);
     let Some((args, format)) = stack.format() else { return bf16 };
-    let TokenCost { bytes, read_flops, write_flops } = (format.cost)(args, &group.kv);
+    let TokenCost { bytes, read_flops, write_flops } = format.forms.cost(&group.kv);
     Group { format: args.text(), token_bytes: bytes, is_16bit: format.is_16bit, read_flops, write_flops, ..bf16 }
 }

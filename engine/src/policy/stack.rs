@@ -64,7 +64,7 @@ impl Stack {
     /// The error that the number format puts into vectors of this width; a few milliseconds of work for most formats.
     /// Layers that the format skips have none.
     pub fn distortion(&self, dim: u32) -> Distortion {
-        self.format().map_or(Distortion::NONE, |(args, format)| (format.distortion)(args, dim))
+        self.format().map_or(Distortion::NONE, |(_, format)| format.forms.distortion(dim))
     }
 
     fn check(&self) -> Result<()> {
