@@ -30,6 +30,8 @@ mod snapkv;
 pub mod stack;
 mod streaming;
 mod turboquant;
+pub mod turning;
+pub mod vectors;
 mod window;
 
 use crate::error::Result;
