@@ -18,6 +18,7 @@ mod int4;
 mod int8;
 mod kivi;
 mod kvquant;
+pub mod minicache;
 mod mxfp4;
 mod nvfp4;
 mod oracle;
@@ -68,6 +69,8 @@ pub static ALL: &[&Kind] = &[
 pub enum Floor {
     /// Which tokens are kept.
     Selection,
+    /// Which layers share what they keep.
+    Merging,
     /// In which number format they are kept.
     Format,
 }
@@ -140,6 +143,8 @@ pub struct Kind {
 pub enum Rule {
     /// Decides which tokens are kept.
     Select(Selection),
+    /// Decides which layers share what they keep.
+    Merge(minicache::Merge),
     /// Decides the number format.
     Format(Format),
 }

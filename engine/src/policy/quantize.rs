@@ -537,6 +537,11 @@ fn check_rows(codec: &Codec, elements: usize) -> Result<()> {
     Err(Error::data(format!("expected vectors of {} elements, found {elements} in all", codec.dim)))
 }
 
+/// The nearest FP16 number, as norms are stored.
+pub(super) fn half_rounded(x: f32) -> f32 {
+    bits::to_half(x)
+}
+
 /// Rows of `dim` elements through the cache and back, and the bytes that they took there.
 ///
 /// # Errors

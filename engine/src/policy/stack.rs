@@ -57,7 +57,7 @@ impl Stack {
     pub fn format(&self) -> Option<(&Args, &Format)> {
         self.stages.iter().find_map(|stage| match &stage.rule {
             Rule::Format(format) => Some((&stage.args, format)),
-            Rule::Select(_) => None,
+            Rule::Select(_) | Rule::Merge(_) => None,
         })
     }
 
