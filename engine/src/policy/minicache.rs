@@ -256,7 +256,9 @@ fn slerp(a: &[f32], b: &[f32], t: f64, direction: &mut [f64]) {
     }
     let length = direction.iter().map(|e| e * e).sum::<f64>().sqrt();
     if length > 0.0 {
-        direction.iter_mut().for_each(|e| *e /= length);
+        for e in direction {
+            *e /= length;
+        }
     }
 }
 

@@ -71,12 +71,11 @@ fn of_paper(args: &Args, variant: Variant) -> Result<Form> {
         "3.5" => Some(3),
         _ => None,
     };
-    let width = match low {
-        Some(low) => Width::Split { low, outliers: outliers(args)? },
-        None => {
-            refuse_outliers(args)?;
-            Width::Whole(args.count("bits", 2, 5)?)
-        }
+    let width = if let Some(low) = low {
+        Width::Split { low, outliers: outliers(args)? }
+    } else {
+        refuse_outliers(args)?;
+        Width::Whole(args.count("bits", 2, 5)?)
     };
     Ok(Form::both(Coding::Rotated { variant, width }))
 }

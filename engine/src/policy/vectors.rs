@@ -225,8 +225,9 @@ fn weights<'a>(
         stand_ins.iter().map(|(logit, pair)| (pair.weight * (logit - most).exp(), *pair)).collect();
     let sum: f64 = weights.iter().sum::<f64>() + others.iter().map(|(weight, _)| weight).sum::<f64>();
     if sum > 0.0 {
-        weights.iter_mut().for_each(|weight| *weight /= sum);
-        others.iter_mut().for_each(|(weight, _)| *weight /= sum);
+        for weight in weights.iter_mut().chain(others.iter_mut().map(|(weight, _)| weight)) {
+            *weight /= sum;
+        }
     }
     others
 }
@@ -387,7 +388,9 @@ fn copies(rows: &[f32], dim: usize, kept: &[bool], coding: super::quantize::Codi
 /// the squared error `D / (1 - D)`). It takes no bytes.
 pub fn rescale(rows: &mut [f32], shrink: f64) {
     let factor = (1.0 / (1.0 - shrink.clamp(0.0, 0.999))) as f32;
-    rows.iter_mut().for_each(|x| *x *= factor);
+    for x in rows {
+        *x *= factor;
+    }
 }
 
 /// The smallest of `0 / steps`, `1 / steps`, ... 1 whose error is within the budget; `None` where even 1 is not. The error

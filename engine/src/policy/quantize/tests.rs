@@ -200,12 +200,11 @@ fn quantizers_match_the_table() {
         ("turboquant 3", rotated(Variant::Mse, 3), 0.0340, 0.0340),
         ("turboquant 4", rotated(Variant::Mse, 4), 0.0093, 0.0093),
     ] {
-        for (rows, expected) in [(&plain, on_plain), (&outliers, on_outliers)] {
-            // The table is of all energy: with outliers, long vectors err more than short ones.
+        // The table is of all energy: with outliers, long vectors err more than short ones. There the error depends on the
+        // drawn vectors, and one rotation is not all rotations.
+        for (rows, expected, tolerance) in [(&plain, on_plain, 0.05), (&outliers, on_outliers, 0.075)] {
             let found = relative_error(rows, &roundtrip(coding, rows, 128).unwrap().0);
-            println!("{name}: found {found:.3e}, expected {expected:.3e}, off by {:.3}", found / expected - 1.0);
-            // 5% of the reference, and half a unit of its last printed digit (at least two digits are given).
-            assert!((found / expected - 1.0).abs() < 0.075, "{name}: found {found}, expected {expected}");
+            assert!((found / expected - 1.0).abs() < tolerance, "{name}: found {found}, expected {expected}");
         }
     }
     assert_eq!(measured(Coding::Fp8(Fp8::E4m3), 64), measured(Coding::Fp8(Fp8::E4m3), 64));
@@ -251,9 +250,9 @@ fn kivi_takes_its_residual_into_account() {
 #[test]
 fn fp8_holds_twice_the_tokens() {
     let kv = shape(8, 128);
-    assert_eq!(83_488 * forms("bf16").cost(&kv).bytes, 166_976 * forms("fp8").cost(&kv).bytes);
-    // The measured capacity is in whole blocks of 16 tokens: 83,488 to 166,992.
-    assert!(166_992 - 2 * 83_488 <= 16);
+    // Measured were 83,488 and 166,992 tokens: twice as many, to a block of 16 tokens.
+    let memory = 83_488 * forms("bf16").cost(&kv).bytes;
+    assert!(166_992_u64.abs_diff(memory / forms("fp8").cost(&kv).bytes) <= 16);
 }
 
 /// POLICIES 3.3: bits per element with 4,096 elements; at 3 and 2 bits the paper prints 0.02 more.
@@ -319,7 +318,7 @@ fn mixed_widths_have_the_bits_of_their_name() {
     assert!(three < mixed && mixed < f64::midpoint(two, three), "{three} {mixed} {two}");
 }
 
-/// Values of KVQuant come back within half a gap of the levels, outliers as FP16, the first token as bf16; its keys do
+/// Values of `KVQuant` come back within half a gap of the levels, outliers as FP16, the first token as bf16; its keys do
 /// better than plain integers where channels differ.
 #[test]
 fn outliers_of_kvquant_survive() {
