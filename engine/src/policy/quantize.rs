@@ -554,5 +554,71 @@ pub fn roundtrip(coding: Coding, rows: &[f32], dim: usize) -> Result<(Vec<f32>, 
     Ok((decoded, bytes.len()))
 }
 
+/// Sends the rows that are picked through the cache in this coding, in place; returns the bytes that they take there.
+///
+/// # Errors
+/// As [`prepare`].
+pub fn roundtrip_some(
+    coding: Coding,
+    rows: &mut [f32],
+    dim: usize,
+    is_picked: impl Fn(usize) -> bool,
+) -> Result<usize> {
+    let width = dim.max(1);
+    let picked = rows.chunks_exact(width).enumerate().filter(|(at, _)| is_picked(*at));
+    let gathered: Vec<f32> = picked.flat_map(|(_, row)| row).copied().collect();
+    let (decoded, bytes) = roundtrip(coding, &gathered, dim)?;
+    let targets = rows.chunks_exact_mut(width).enumerate().filter(|(at, _)| is_picked(*at));
+    for ((_, row), back) in targets.zip(decoded.chunks_exact(width)) {
+        row.copy_from_slice(back);
+    }
+    Ok(bytes)
+}
+
+/// What comes back of the keys and values of one head.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Restored {
+    /// Keys, as many as went in.
+    pub keys: Vec<f32>,
+    /// Values.
+    pub values: Vec<f32>,
+    /// Bytes that both take in the cache.
+    pub bytes: u64,
+}
+
+/// Keys and values (tokens x width each) of one head through the cache and back. Where the forms are two, `importance` has
+/// one score per token, and the best share of them (rounded up, the earlier of equals) is hot; otherwise it is not read.
+///
+/// # Errors
+/// As [`prepare`], and scores that are not as many as the tokens where they are needed.
+pub fn restore(
+    forms: &Forms,
+    (keys, key_dim): (&[f32], usize),
+    (values, value_dim): (&[f32], usize),
+    importance: &[f32],
+) -> Result<Restored> {
+    let Some((share, hot)) = forms.hot else {
+        let (keys, key_bytes) = roundtrip(forms.rest.key, keys, key_dim)?;
+        let (values, value_bytes) = roundtrip(forms.rest.value, values, value_dim)?;
+        return Ok(Restored { keys, values, bytes: (key_bytes + value_bytes) as u64 });
+    };
+    let tokens = keys.len() / key_dim.max(1);
+    if importance.len() != tokens {
+        return Err(Error::data(format!("expected {tokens} scores of importance, found {}", importance.len())));
+    }
+    let mut is_hot = vec![false; tokens];
+    super::vectors::retain(&mut is_hot, importance, share);
+    let marked = |at: usize| is_hot.get(at).copied().unwrap_or(false);
+    let (mut keys, mut values) = (keys.to_vec(), values.to_vec());
+    let mut bytes = 0;
+    for (rows, dim, hot, rest) in
+        [(&mut keys, key_dim, hot.key, forms.rest.key), (&mut values, value_dim, hot.value, forms.rest.value)]
+    {
+        bytes += roundtrip_some(hot, rows, dim, marked)?;
+        bytes += roundtrip_some(rest, rows, dim, |at| !marked(at))?;
+    }
+    Ok(Restored { keys, values, bytes: bytes as u64 })
+}
+
 #[cfg(test)]
 mod tests;

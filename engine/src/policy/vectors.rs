@@ -5,7 +5,7 @@
 //! cache, then values. Each move has a vector of its own, and the three add up to the whole error exactly (the first is
 //! `m (vbar - o')` of POLICIES 0.3.1). All of it is open loop: queries are those of the run with the full cache.
 
-use super::quantize::{Form, roundtrip};
+use super::quantize::{Form, roundtrip_some};
 use crate::error::{Error, Result};
 
 /// Vectors of one KV head of one layer of one request.
@@ -103,9 +103,9 @@ impl Kept<'_> {
 /// Buffers of one query.
 #[derive(Default)]
 struct Scratch {
-    logits: Vec<f64>,
-    exact: Vec<f64>,
-    outputs: [Vec<f64>; 4],
+    logits: Vec<f32>,
+    weights: Vec<f32>,
+    outputs: [Vec<f32>; 4],
 }
 
 /// The error of each step and query head, step by step.
@@ -166,36 +166,39 @@ fn output_error(
     context: usize,
     scratch: &mut Scratch,
 ) -> OutputError {
-    let scale = 1.0 / (vectors.key_dim as f64).sqrt();
-    let Scratch { logits, exact, outputs } = scratch;
-    logits.clear();
-    logits.extend(vectors.keys.chunks_exact(vectors.key_dim).take(context).map(|key| dot(query, key) * scale));
-    let of_stand_ins: Vec<(f64, &StandIn)> =
-        cache.stand_ins.iter().map(|pair| (dot(query, &pair.key) * scale, pair)).collect();
+    let Scratch { logits, weights, outputs } = scratch;
     let [full, selected, by_key, all] = outputs;
-    // Dropped tokens and stand-ins enter with weights of their own: 1 or 0, and the tokens that they stand for.
+    let dim = vectors.value_dim;
+    logits_of(query, vectors.keys, context, logits);
+    softmax(logits, |_| true, &[], weights);
+    mix(vectors.values, dim, weights, &[], full);
     let kept = |at: usize| cache.kept.has(step, at);
-    weights(logits, |_| true, &[], exact);
-    mix(vectors.values, vectors.value_dim, exact, &[], full);
-    let lost_mass: f64 = exact.iter().enumerate().filter(|(at, _)| !kept(*at)).map(|(_, weight)| weight).sum();
-    let others = weights(logits, kept, &of_stand_ins, exact);
-    mix(vectors.values, vectors.value_dim, exact, &others, selected);
-    let mut others = others;
+    let lost = weights.iter().enumerate().filter(|(at, _)| !kept(*at)).map(|(_, weight)| f64::from(*weight));
+    let lost_mass = lost.sum::<f64>().min(1.0);
+    let scale = 1.0 / (vectors.key_dim as f32).sqrt();
+    let stand_ins: Vec<(f32, &StandIn)> =
+        cache.stand_ins.iter().map(|pair| (dot(query, &pair.key) * scale, pair)).collect();
+    let mut others = Vec::new();
+    if matches!(cache.kept, Kept::All) && stand_ins.is_empty() {
+        selected.clone_from(full);
+    } else {
+        others = softmax(logits, kept, &stand_ins, weights);
+        mix(vectors.values, dim, weights, &others, selected);
+    }
     if let Some(keys) = cache.keys {
-        logits.clear();
-        logits.extend(keys.chunks_exact(vectors.key_dim).take(context).map(|key| dot(query, key) * scale));
-        others = weights(logits, kept, &of_stand_ins, exact);
-        mix(vectors.values, vectors.value_dim, exact, &others, by_key);
+        logits_of(query, keys, context, logits);
+        others = softmax(logits, kept, &stand_ins, weights);
+        mix(vectors.values, dim, weights, &others, by_key);
     } else {
         by_key.clone_from(selected);
     }
     match cache.values {
-        Some(values) => mix(values, vectors.value_dim, exact, &others, all),
+        Some(values) => mix(values, dim, weights, &others, all),
         None => all.clone_from(by_key),
     }
     let out_sq = inner(full, full);
-    let relative = |a: &[f64], b: &[f64]| {
-        let error: f64 = a.iter().zip(b).map(|(x, y)| (x - y) * (x - y)).sum();
+    let relative = |a: &[f32], b: &[f32]| {
+        let error: f64 = a.iter().zip(b).map(|(x, y)| (f64::from(*x) - f64::from(*y)).powi(2)).sum();
         if error == 0.0 { 0.0 } else { (error / out_sq).sqrt() }
     };
     OutputError {
@@ -210,41 +213,51 @@ fn output_error(
     }
 }
 
-/// Softmax weights of the kept tokens, 0 for the others, and those of the stand-ins.
-fn weights<'a>(
-    logits: &[f64],
+/// `q . k / sqrt(d)` of the first `context` keys.
+fn logits_of(query: &[f32], keys: &[f32], context: usize, logits: &mut Vec<f32>) {
+    let scale = 1.0 / (query.len() as f32).sqrt();
+    logits.clear();
+    logits.extend(keys.chunks_exact(query.len()).take(context).map(|key| dot(query, key) * scale));
+}
+
+/// Softmax weights of the kept tokens, 0 for the others, and those of the stand-ins, which enter with the number of tokens
+/// that they stand for.
+fn softmax<'a>(
+    logits: &[f32],
     kept: impl Fn(usize) -> bool,
-    stand_ins: &[(f64, &'a StandIn)],
-    weights: &mut Vec<f64>,
-) -> Vec<(f64, &'a StandIn)> {
+    stand_ins: &[(f32, &'a StandIn)],
+    weights: &mut Vec<f32>,
+) -> Vec<(f32, &'a StandIn)> {
     let of_tokens = logits.iter().enumerate().filter(|(at, _)| kept(*at)).map(|(_, logit)| *logit);
-    let most = of_tokens.chain(stand_ins.iter().map(|(logit, _)| *logit)).fold(f64::NEG_INFINITY, f64::max);
+    let most = of_tokens.chain(stand_ins.iter().map(|(logit, _)| *logit)).fold(f32::NEG_INFINITY, f32::max);
     weights.clear();
     weights.extend(logits.iter().enumerate().map(|(at, logit)| if kept(at) { (logit - most).exp() } else { 0.0 }));
-    let mut others: Vec<(f64, &StandIn)> =
-        stand_ins.iter().map(|(logit, pair)| (pair.weight * (logit - most).exp(), *pair)).collect();
-    let sum: f64 = weights.iter().sum::<f64>() + others.iter().map(|(weight, _)| weight).sum::<f64>();
+    let mut others: Vec<(f32, &StandIn)> =
+        stand_ins.iter().map(|(logit, pair)| (pair.weight as f32 * (logit - most).exp(), *pair)).collect();
+    let all = weights.iter().chain(others.iter().map(|(weight, _)| weight));
+    let sum: f64 = all.map(|weight| f64::from(*weight)).sum();
     if sum > 0.0 {
+        let factor = (1.0 / sum) as f32;
         for weight in weights.iter_mut().chain(others.iter_mut().map(|(weight, _)| weight)) {
-            *weight /= sum;
+            *weight *= factor;
         }
     }
     others
 }
 
 /// The weighted sum of values.
-fn mix(values: &[f32], dim: usize, weights: &[f64], others: &[(f64, &StandIn)], out: &mut Vec<f64>) {
+fn mix(values: &[f32], dim: usize, weights: &[f32], others: &[(f32, &StandIn)], out: &mut Vec<f32>) {
     out.clear();
     out.resize(dim, 0.0);
     let rows = weights.iter().copied().zip(values.chunks_exact(dim));
     for (weight, value) in rows.chain(others.iter().map(|(weight, pair)| (*weight, &pair.value[..]))) {
         if weight > 0.0 {
-            out.iter_mut().zip(value).for_each(|(sum, x)| *sum += weight * f64::from(*x));
+            out.iter_mut().zip(value).for_each(|(sum, x)| *sum += weight * x);
         }
     }
 }
 
-fn dot(a: &[f32], b: &[f32]) -> f64 {
+fn dot(a: &[f32], b: &[f32]) -> f32 {
     // Eight sums, so that the loop has no chain of dependent additions.
     let mut sums = [0.0_f32; 8];
     let (a, b) = (a.as_chunks::<8>(), b.as_chunks::<8>());
@@ -254,11 +267,11 @@ fn dot(a: &[f32], b: &[f32]) -> f64 {
         }
     }
     let rest: f32 = a.1.iter().zip(b.1).map(|(x, y)| x * y).sum();
-    f64::from(sums.iter().sum::<f32>() + rest)
+    sums.iter().sum::<f32>() + rest
 }
 
-fn inner(a: &[f64], b: &[f64]) -> f64 {
-    a.iter().zip(b).map(|(x, y)| x * y).sum()
+fn inner(a: &[f32], b: &[f32]) -> f64 {
+    a.iter().zip(b).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum()
 }
 
 /// The root of the mean square of the relative errors.
@@ -325,8 +338,10 @@ pub fn recover(vectors: &Vectors<'_>, kept: &[bool], importance: &[f32], recover
             (output_errors(vectors, &Cache { stand_ins: &stand_ins, ..dropped_only })?, bytes)
         }
         Recovery::Copies(form) => {
-            let (keys, key_bytes) = copies(vectors.keys, vectors.key_dim, kept, form.key)?;
-            let (values, value_bytes) = copies(vectors.values, vectors.value_dim, kept, form.value)?;
+            let (mut keys, mut values) = (vectors.keys.to_vec(), vectors.values.to_vec());
+            let is_copy = |at: usize| kept.get(at).is_some_and(|kept| !kept);
+            let key_bytes = roundtrip_some(form.key, &mut keys, vectors.key_dim, is_copy)?;
+            let value_bytes = roundtrip_some(form.value, &mut values, vectors.value_dim, is_copy)?;
             let cache = Cache { keys: Some(&keys), values: Some(&values), ..Cache::FULL };
             (output_errors(vectors, &cache)?, (key_bytes + value_bytes) as u64)
         }
@@ -366,22 +381,6 @@ pub fn stand_in(vectors: &Vectors<'_>, kept: &[bool]) -> Option<StandIn> {
         value: mean(vectors.values, vectors.value_dim),
         weight,
     })
-}
-
-/// Rows in which the unmarked ones went through the cache in this coding, and the bytes that they take there.
-fn copies(rows: &[f32], dim: usize, kept: &[bool], coding: super::quantize::Coding) -> Result<(Vec<f32>, usize)> {
-    let is_copy = |at: usize| kept.get(at).is_some_and(|kept| !kept);
-    let gathered: Vec<f32> =
-        rows.chunks_exact(dim).enumerate().filter(|(at, _)| is_copy(*at)).flat_map(|(_, row)| row).copied().collect();
-    let (decoded, bytes) = roundtrip(coding, &gathered, dim)?;
-    let mut copies = decoded.chunks_exact(dim);
-    let mut all = rows.to_vec();
-    for (_, row) in all.chunks_exact_mut(dim).enumerate().filter(|(at, _)| is_copy(*at)) {
-        if let Some(copy) = copies.next() {
-            row.copy_from_slice(copy);
-        }
-    }
-    Ok((all, bytes))
 }
 
 /// Undoes the mean shrinking of a centroid codebook: divides by `1 - shrink` (POLICIES 3.6: `x / (1 - D)` is unbiased, with

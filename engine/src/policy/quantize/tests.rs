@@ -362,6 +362,62 @@ fn channels_follow_their_formula() {
     }
 }
 
+/// `grade`: the hot tokens come back in their form, the others in theirs, and the bytes are those of both.
+#[test]
+fn graded_tokens_come_back_in_their_forms() {
+    let (dim, tokens) = (64, 50);
+    let (keys, values) = (normal(tokens, dim, 1), normal(tokens, dim, 2));
+    let importance: Vec<f32> = (0..tokens).map(|at| ((at * 7) % tokens) as f32).collect();
+    let graded = forms("grade(hot=20%:bf16,rest=turboquant2)");
+    let back = restore(&graded, (&keys, dim), (&values, dim), &importance).unwrap();
+    let is_hot = |at: usize| importance[at] >= 40.0;
+    for at in 0..tokens {
+        let error = relative_error(&keys[at * dim..][..dim], &back.keys[at * dim..][..dim]);
+        assert!(if is_hot(at) { error < 1e-4 } else { (0.03..0.4).contains(&error) }, "{at}: {error}");
+    }
+    // A slot of 2 bits takes 18 + 20 bytes at this width.
+    assert_eq!(back.bytes, 10 * 256 + 40 * 38);
+    assert_eq!(graded.cost(&shape(1, 64)).bytes, (10_u64 * 256 + 40 * 38).div_ceil(50));
+    assert!(restore(&graded, (&keys, dim), (&values, dim), &importance[1..]).is_err());
+    let plain = restore(&forms("fp8"), (&keys, dim), (&values, dim), &[]).unwrap();
+    assert_eq!(plain.bytes, (2 * tokens * dim) as u64);
+    let (whole, part) = (graded.distortion(64), forms("turboquant(bits=2)").distortion(64));
+    assert!((whole.key - 0.8 * part.key).abs() < 1e-12 && (whole.key_shrink - 0.8 * part.key_shrink).abs() < 1e-12);
+}
+
+#[test]
+fn mistakes_in_formats_are_named() {
+    let refusal = |text: &str| crate::policy::Stack::parse(text).unwrap_err();
+    for text in [
+        "kivi(residual=100)",
+        "kivi(bits=1)",
+        "kvquant(bits=5)",
+        "fp8(type=e3m4)",
+        "grade(hot=20%)",
+        "grade(hot=x:bf16)",
+        "grade(hot=0%:bf16)",
+        "grade(hot=100%:bf16)",
+        "grade(rest=int5)",
+        "turboquant(bits=2.5)",
+        "turboquant(variant=mse,k=8)",
+        "turboquant(variant=mse,bits=4,outliers=25%)",
+        "turboquant(outliers=25%)",
+        "turboquant(variant=prod,bits=2.5,outliers=100%)",
+        "kivi+fp8",
+        "nvfp4(1)",
+    ] {
+        assert_eq!(refusal(text).kind(), crate::error::Kind::Usage, "{text}");
+    }
+    assert_eq!(refusal("grade(rest=nvfp5)").advice(), Some("did you mean `nvfp4`?"));
+    for text in
+        ["grade", "turboquant(variant=mse,bits=2.5)", "kivi(bits=4)", "fp8(type=e5m2)", "grade(hot=10%:fp8,rest=int4)"]
+    {
+        let name = crate::policy::Stack::parse(text).unwrap().name();
+        assert_eq!(crate::policy::Stack::parse(&name).unwrap().name(), name);
+        assert!(name.starts_with(text.split('(').next().unwrap()));
+    }
+}
+
 #[test]
 fn a_rotation_is_orthogonal() {
     let rotation = haar_rotation(48, 5);

@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use super::super::quantize::Coding;
+use super::super::quantize::{Coding, roundtrip};
 use super::super::rng::Rng;
 use super::*;
 
