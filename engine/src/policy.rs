@@ -13,13 +13,21 @@ mod bf16;
 mod duo;
 pub mod error;
 mod expected_attention;
+mod format;
 mod fp8;
 mod full;
+mod grade;
 mod h2o;
 mod int4;
+mod int8;
 mod keydiff;
+mod kivi;
+mod kvquant;
 mod kvzip;
 mod lethe;
+pub mod minicache;
+mod mxfp4;
+mod nvfp4;
 mod oracle;
 pub mod pyramidkv;
 pub mod quantize;
@@ -35,6 +43,8 @@ pub mod stack;
 mod streaming;
 mod tova;
 mod turboquant;
+pub mod turning;
+pub mod vectors;
 mod window;
 
 use crate::error::Result;
@@ -68,8 +78,14 @@ pub static ALL: &[&Kind] = &[
     &oracle::KIND,
     &bf16::KIND,
     &fp8::KIND,
+    &int8::KIND,
     &int4::KIND,
+    &kivi::KIND,
+    &kvquant::KIND,
+    &nvfp4::KIND,
+    &mxfp4::KIND,
     &turboquant::KIND,
+    &grade::KIND,
 ];
 
 /// Where in the stack of a serving system a stage acts.
@@ -77,6 +93,8 @@ pub static ALL: &[&Kind] = &[
 pub enum Floor {
     /// Which tokens are kept.
     Selection,
+    /// Which layers share what they keep.
+    Merging,
     /// In which number format they are kept.
     Format,
 }
@@ -236,6 +254,8 @@ pub struct Kind {
 pub enum Rule {
     /// Decides which tokens are kept.
     Select(Selection),
+    /// Decides which layers share what they keep.
+    Merge(minicache::Merge),
     /// Decides the number format.
     Format(Format),
 }
@@ -306,10 +326,8 @@ pub struct Format {
     pub skip: Skip,
     /// Refuses models that no layout is published for.
     pub admits: fn(&Args, &Model) -> Result<()>,
-    /// Bytes and arithmetic of one token.
-    pub cost: fn(&Args, &KvShape) -> TokenCost,
-    /// Error that it puts into vectors of this width.
-    pub distortion: fn(&Args, u32) -> Distortion,
+    /// How keys and values are stored: bytes, arithmetic, residual window and error follow from it.
+    pub forms: quantize::Forms,
 }
 
 /// Layers at the ends of the model that a format leaves in bf16.

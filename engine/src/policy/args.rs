@@ -187,6 +187,14 @@ impl Args {
         })
     }
 
+    /// The value as it is printed, of any form.
+    ///
+    /// # Errors
+    /// A parameter that the stage does not have.
+    pub fn text_of(&self, name: &str) -> Result<String> {
+        Ok(self.value(name)?.to_string())
+    }
+
     /// Whether the value is this word.
     pub fn is_word(&self, name: &str, word: &str) -> bool {
         matches!(self.value(name), Ok(Value::Word(found)) if found == word)

@@ -1,6 +1,6 @@
 //! What a stack asks of a model's KV cache: tokens, bytes and the policy's own arithmetic, per group of alike layers.
 
-use super::{Budget, Format, Group, Keep, Kept, Measured, Part, Place, Shape, Stack, TokenCost};
+use super::{Budget, Group, Keep, Kept, Measured, Part, Place, Shape, Stack, TokenCost};
 use crate::error::{Error, Result};
 use crate::model::{Attention, KvShape, LayerGroup, Model};
 
@@ -116,9 +116,16 @@ fn one_layer(stack: &Stack, model_group: usize, whole: &KvShape, part: &Part, is
     };
     match stack.format().filter(|_| !is_skipped) {
         None => bf16,
-        Some((args, Format { cost, is_16bit, .. })) => {
-            let TokenCost { bytes, read_flops, write_flops } = cost(args, &kv);
-            Group { format: args.text(), token_bytes: bytes, is_16bit: *is_16bit, read_flops, write_flops, ..bf16 }
+        Some((args, format)) => {
+            let TokenCost { bytes, read_flops, write_flops } = format.forms.cost(&kv);
+            Group {
+                format: args.text(),
+                token_bytes: bytes,
+                is_16bit: format.is_16bit,
+                read_flops,
+                write_flops,
+                ..bf16
+            }
         }
     }
 }

@@ -124,14 +124,14 @@ impl Stack {
     pub fn format(&self) -> Option<(&Args, &Format)> {
         self.stages.iter().find_map(|stage| match &stage.rule {
             Rule::Format(format) => Some((&stage.args, format)),
-            Rule::Select(_) => None,
+            Rule::Select(_) | Rule::Merge(_) => None,
         })
     }
 
     /// The error that the number format puts into vectors of this width; a few milliseconds of work for most formats.
     /// Layers that the format skips have none.
     pub fn distortion(&self, dim: u32) -> Distortion {
-        self.format().map_or(Distortion::NONE, |(args, format)| (format.distortion)(args, dim))
+        self.format().map_or(Distortion::NONE, |(_, format)| format.forms.distortion(dim))
     }
 
     fn check(&self) -> Result<()> {

@@ -96,7 +96,7 @@ fn mistakes_are_named_with_a_way_out() {
         refusal("snapkv(budget=1k,budget=2k)").0,
         "policy `snapkv(budget=1k,budget=2k)`: `budget` of `snapkv` is given twice"
     );
-    assert_eq!(refusal("fp8(x=1)").0, "policy `fp8(x=1)`: `fp8` takes no parameters, found `x`");
+    assert_eq!(refusal("bf16(x=1)").0, "policy `bf16(x=1)`: `bf16` takes no parameters, found `x`");
     assert!(refusal("fp8+int4").0.contains("`fp8` and `int4` both set the number format"));
     assert!(refusal("window(9)+oracle(1%)").0.contains("`window` and `oracle` both set the budget"));
     for text in [

@@ -141,8 +141,8 @@ fn noise_follows_the_proxies() {
         ("streaming(sinks=1,recent=3)+int4", [true, false, false, false, true, true, true]),
     ] {
         let stack = Stack::parse(policy).unwrap();
-        let (args, format) = stack.format().unwrap();
-        let (noise, output) = proxies(&tables, &kept, (format.distortion)(args, 64));
+        let (_, format) = stack.format().unwrap();
+        let (noise, output) = proxies(&tables, &kept, format.forms.distortion(64));
         let batch = error(policy, &recording, 1);
         let (found, ratio) = (reals(&batch, "logit_noise")[0], reals(&batch, "quantization_error_ratio")[0]);
         assert!((found / noise - 1.0).abs() < 1e-4, "{policy}: {found} {noise}");
