@@ -196,6 +196,16 @@ fn decode_attention(plan: &Plan, group: &PlanGroup, batch: &Batch<'_>, kept: u64
         cost.kv_read += bytes / group.kv_bytes_per_ns;
         cost.kv_read_bytes += bytes * plan.tensor;
     }
+    residual(group, batch, plan.tensor, cost);
+}
+
+/// The newest tokens of each decoding request in 16 bits.
+fn residual(group: &PlanGroup, batch: &Batch<'_>, tensor: f64, cost: &mut StepCost) {
+    let bytes = batch.decode_requests as f64 * group.residual_bytes_per_accelerator;
+    if bytes > 0.0 {
+        cost.kv_read += bytes / group.kv_bytes_per_ns;
+        cost.kv_read_bytes += bytes * tensor;
+    }
 }
 
 /// Of the tokens that a group keeps, those that the step reads.
@@ -269,8 +279,7 @@ fn policy_work(plan: &Plan, batch: &Batch<'_>, cost: &mut StepCost) {
 /// KV of the new tokens, written at the bandwidth of streaming.
 fn written(plan: &Plan, batch: &Batch<'_>, cost: &mut StepCost) {
     let tokens = (batch.decode_requests + batch.prefill_tokens) as f64;
-    let each = |group: &PlanGroup| group.token_bytes_per_accelerator + group.index_bytes_per_accelerator;
-    let bytes: f64 = plan.groups.iter().map(|group| tokens * each(group)).sum();
+    let bytes: f64 = plan.groups.iter().map(|group| tokens * group.written_bytes_per_accelerator).sum();
     cost.kv_read += bytes / plan.weight_bytes_per_ns;
     cost.kv_written_bytes += bytes * plan.tensor;
 }

@@ -29,6 +29,7 @@ pub mod minicache;
 mod mxfp4;
 mod nvfp4;
 mod oracle;
+mod output;
 pub mod pyramidkv;
 pub mod quantize;
 mod quest;
@@ -44,14 +45,16 @@ mod streaming;
 mod tova;
 mod turboquant;
 pub mod turning;
+mod uniform;
 pub mod vectors;
 mod window;
 
 use crate::error::Result;
 use crate::model::{KvShape, Model};
+use quantize::Residual;
 
 pub use args::Args;
-pub use error::attention_error;
+pub use error::{attention_error, premise};
 pub use select::Choice;
 pub use shape::shape;
 pub use stack::{Measured, Stack};
@@ -76,6 +79,7 @@ pub static ALL: &[&Kind] = &[
     &lethe::KIND,
     &random::KIND,
     &oracle::KIND,
+    &minicache::KIND,
     &bf16::KIND,
     &fp8::KIND,
     &int8::KIND,
@@ -85,6 +89,7 @@ pub static ALL: &[&Kind] = &[
     &nvfp4::KIND,
     &mxfp4::KIND,
     &turboquant::KIND,
+    &uniform::KIND,
     &grade::KIND,
 ];
 
@@ -174,6 +179,13 @@ pub static PAGE_BOUND: Channel = Channel {
 pub static V_NORM: Channel = Channel {
     name: "v_norm",
     how: "record the table `kv_stats` with the list `v_norm`: the norm of V per token, for every layer and KV head",
+};
+
+/// Cosines between adjacent layers.
+pub static NEXT_COSINES: Channel = Channel {
+    name: "k_cos_next_layer",
+    how: "record the table `kv_stats` with the lists `k_cos_next_layer` and `v_cos_next_layer`: the cosine of K and of V of \
+          each token with that of the next layer, or the vectors themselves in `queries` and `kv_vectors`",
 };
 
 /// Recorded attention in the decode steps.
@@ -364,6 +376,16 @@ pub struct Distortion {
 impl Distortion {
     /// No error.
     pub const NONE: Self = Self { key: 0.0, value: 0.0, key_shrink: 0.0 };
+
+    /// Two errors that have nothing to do with each other.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            key: self.key + other.key,
+            value: self.value + other.value,
+            key_shrink: 1.0 - (1.0 - self.key_shrink) * (1.0 - other.key_shrink),
+        }
+    }
 }
 
 impl Skip {
@@ -445,8 +467,13 @@ pub struct Group {
     pub keep: Keep,
     /// Number format of the kept KV, for people.
     pub format: String,
-    /// Bytes of one kept token in one layer, all KV heads, metadata of the number format included.
+    /// Bytes that a decode step reads of one kept token in one layer, all KV heads, metadata of the number format included.
     pub token_bytes: u64,
+    /// Bytes that one kept token takes in one layer; another number where two layers share what they store.
+    pub held_bytes: u64,
+    /// Newest tokens that the number format holds in 16 bits, and what each of them takes more: stored bytes of `T` kept
+    /// tokens in one layer are `held_bytes * T + residual.bytes(T)`.
+    pub residual: Residual,
     /// Most tokens that a decode step reads; all that are kept if `None`.
     pub read_tokens: Option<u32>,
     /// Bytes that a selection stores beside each kept token in one layer, and reads in each decode step (page bounds,
@@ -549,9 +576,15 @@ impl Keep {
 }
 
 impl Group {
-    /// Bytes that one kept token takes in one layer, the selection's own included.
+    /// Bytes that one kept token takes in one layer, the selection's own included, and without what the newest tokens take
+    /// more in 16 bits.
     pub fn stored_bytes(&self) -> u64 {
-        self.token_bytes + self.index_bytes
+        self.held_bytes + self.index_bytes
+    }
+
+    /// Bytes that so many kept tokens take in one layer, exactly.
+    pub fn bytes_of(&self, tokens: u32) -> u64 {
+        u64::from(tokens) * self.stored_bytes() + self.residual.bytes(tokens)
     }
 }
 

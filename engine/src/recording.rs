@@ -41,6 +41,10 @@ pub struct Recording {
     heads: Vec<(Place, std::ops::Range<usize>)>,
     scores: BTreeMap<Place, Vec<Score>>,
     norms: BTreeMap<Place, Norms>,
+    /// By request, layer and query head, their steps.
+    queries: Vectors,
+    /// By request, layer and KV head, their tokens: K, then V.
+    pairs: Vectors,
 }
 
 /// A recorded request.
@@ -120,6 +124,42 @@ struct Score {
 struct Norms {
     key: Float32Array,
     value: Float32Array,
+    /// Cosines with the next layer: K, then V.
+    cosines: Option<[Float32Array; 2]>,
+}
+
+/// Vectors where they were read, and where those of each head are.
+#[derive(Debug, Default)]
+struct Vectors {
+    batches: Vec<Vec<Float32Array>>,
+    rows: BTreeMap<Place, Vec<VectorRow>>,
+}
+
+/// A vector: the token or step that it belongs to, its batch, and its row there.
+#[derive(Debug, Clone, Copy)]
+struct VectorRow {
+    number: u32,
+    batch: usize,
+    at: usize,
+}
+
+impl Vectors {
+    /// Appends the vector of a row.
+    fn copy(&self, row: VectorRow, column: usize, width: usize, out: &mut Vec<f32>) {
+        let values = self.batches.get(row.batch).and_then(|columns| columns.get(column));
+        // Rows were found in the batch, whose lists have this width.
+        let values = values.and_then(|values| values.values().get(row.at * width..(row.at + 1) * width));
+        out.extend(values.unwrap_or_default());
+    }
+}
+
+/// Keys and values of one head, tokens x width each, from the first token on.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pairs {
+    /// Keys after rotation.
+    pub keys: Vec<f32>,
+    /// Values.
+    pub values: Vec<f32>,
 }
 
 /// A list column of f32 whose elements are not null.
@@ -250,6 +290,48 @@ impl<'a> Head<'a> {
         Some((norms.key.values(), norms.value.values()))
     }
 
+    /// Cosines of K and of V with the next layer's, per token of this head in another layer, if they were recorded.
+    pub fn cosines_in(&self, layer: u16) -> Option<[&'a [f32]; 2]> {
+        let norms = self.recording.norms.get(&(self.request.request_id, layer, self.kv_head))?;
+        norms.cosines.as_ref().map(|cosines| cosines.each_ref().map(|cosines| &cosines.values()[..]))
+    }
+
+    /// K and V vectors of this head in another layer, at least as many as the longest context, if they were recorded.
+    pub fn pairs_in(&self, layer: u16) -> Option<Pairs> {
+        let Recording { pairs, head_dim, .. } = self.recording;
+        let rows = pairs.rows.get(&(self.request.request_id, layer, self.kv_head))?;
+        let (width, longest) = (*head_dim as usize, self.longest_context() as usize);
+        let (mut keys, mut values) = (Vec::with_capacity(longest * width), Vec::with_capacity(longest * width));
+        for row in rows.get(..longest)? {
+            pairs.copy(*row, 0, width, &mut keys);
+            pairs.copy(*row, 1, width, &mut values);
+        }
+        Some(Pairs { keys, values })
+    }
+
+    /// The queries of the recorded steps: steps x query heads of the group x width; `None` unless all were recorded.
+    pub fn queries(&self) -> Option<Vec<f32>> {
+        let Recording { queries, head_dim, .. } = self.recording;
+        let (width, group) = (*head_dim as usize, self.group() as u16);
+        let first = self.kv_head.checked_mul(group)?;
+        let heads: Vec<&Vec<VectorRow>> = (first..first.checked_add(group)?)
+            .map(|head| queries.rows.get(&(self.request.request_id, self.layer, head)))
+            .collect::<Option<_>>()?;
+        let mut all = Vec::with_capacity(self.rows.len() * heads.len() * width);
+        for step in self.rows {
+            for rows in &heads {
+                let found = rows.binary_search_by_key(&step.step, |row| row.number).ok()?;
+                queries.copy(rows[found], 0, width, &mut all);
+            }
+        }
+        Some(all)
+    }
+
+    /// Query heads that read this KV head.
+    pub fn group(&self) -> u32 {
+        self.recording.query_heads / self.recording.kv_heads.max(1)
+    }
+
     /// Layers of the recorded model.
     pub fn layers(&self) -> u32 {
         self.recording.layers
@@ -281,34 +363,52 @@ impl<'a> Head<'a> {
     }
 }
 
-/// The recordings in these batches of the canonical tables, by source.
-///
-/// `requests` may hold those of other sources too; they are left out. Columns that a table may lack are unknown.
+/// Batches of the canonical tables that recordings are read from.
+#[derive(Debug, Clone, Copy)]
+pub struct Tables<'a> {
+    /// The recordings.
+    pub recordings: &'a RecordBatch,
+    /// Their requests; those of other sources are left out.
+    pub requests: &'a [RecordBatch],
+    /// Masses.
+    pub attention: &'a [RecordBatch],
+    /// Scores of the prompt.
+    pub prefill_scores: &'a [RecordBatch],
+    /// Norms and cosines.
+    pub kv_stats: &'a [RecordBatch],
+    /// Query vectors.
+    pub queries: &'a [RecordBatch],
+    /// K and V vectors.
+    pub kv_vectors: &'a [RecordBatch],
+}
+
+/// The recordings in these tables, by source. Columns that a table may lack are unknown.
 ///
 /// # Errors
 /// A column that is missing or of another type, rows of a request that no recording has, a layer or head beyond the
 /// model's, a list of the wrong length, a mass or score that is not a number, and steps that repeat or go back. Messages
 /// name table, request, layer and head.
-pub fn recordings(
-    recordings: &RecordBatch,
-    requests: &[RecordBatch],
-    attention: &[RecordBatch],
-    prefill_scores: &[RecordBatch],
-    kv_stats: &[RecordBatch],
-) -> Result<Vec<Recording>> {
-    let mut all = read_recordings(recordings)?;
-    let owners = read_requests(&mut all, requests)?;
-    for batch in attention {
+pub fn recordings(tables: &Tables<'_>) -> Result<Vec<Recording>> {
+    let mut all = read_recordings(tables.recordings)?;
+    let owners = read_requests(&mut all, tables.requests)?;
+    for batch in tables.attention {
         read_attention(&mut all, &owners, batch)?;
     }
     all.iter_mut().try_for_each(index_rows)?;
-    for batch in prefill_scores {
+    for batch in tables.prefill_scores {
         read_scores(&mut all, &owners, batch)?;
     }
-    for batch in kv_stats {
+    for batch in tables.kv_stats {
         read_norms(&mut all, &owners, batch)?;
     }
     all.iter().try_for_each(check_norms)?;
+    for batch in tables.queries {
+        read_vectors(&mut all, &owners, batch, &QUERY_VECTORS)?;
+    }
+    for batch in tables.kv_vectors {
+        read_vectors(&mut all, &owners, batch, &PAIR_VECTORS)?;
+    }
+    all.iter_mut().try_for_each(index_vectors)?;
     Ok(all)
 }
 
@@ -321,6 +421,8 @@ fn read_recordings(batch: &RecordBatch) -> Result<Vec<Recording>> {
     let mut all = Vec::with_capacity(batch.num_rows());
     for at in 0..batch.num_rows() {
         let recording = Recording {
+            queries: Vectors::default(),
+            pairs: Vectors::default(),
             source_id: source.value(at),
             model: model[at].clone().unwrap_or_default(),
             grade: grade[at].clone().unwrap_or_default(),
@@ -537,9 +639,17 @@ fn read_norms(all: &mut [Recording], owners: &BTreeMap<u64, usize>, batch: &Reco
     let table = "kv_stats";
     let places = Places::read(batch, table)?;
     let (keys, values) = (lists(batch, table, "k_norm")?, lists(batch, table, "v_norm")?);
+    let optional = |name: &str| batch.column_by_name(name).map(|column| lists_of(column, table, name)).transpose();
+    let cosines = (optional("k_cos_next_layer")?, optional("v_cos_next_layer")?);
     for at in 0..batch.num_rows() {
         let (owner, _) = places.owner(all, owners, table, at)?;
-        let norms = Norms { key: keys.slice(at), value: values.slice(at) };
+        let cosines = match &cosines {
+            (Some(keys), Some(values)) if keys.known(at).is_some() && values.known(at).is_some() => {
+                Some([keys.slice(at), values.slice(at)])
+            }
+            _ => None,
+        };
+        let norms = Norms { key: keys.slice(at), value: values.slice(at), cosines };
         let (request, layer, head) = places.get(at);
         let place = || format!("{table}: request {request}, layer {layer}, KV head {head}");
         if norms.key.len() != norms.value.len() {
@@ -548,6 +658,13 @@ fn read_norms(all: &mut [Recording], owners: &BTreeMap<u64, usize>, batch: &Reco
         }
         if ![&norms.key, &norms.value].iter().all(|norms| norms.values().iter().all(|n| *n >= 0.0 && n.is_finite())) {
             return Err(Error::data(format!("{}: expected norms of at least 0, found another number", place())));
+        }
+        let cosines = norms.cosines.iter().flatten();
+        if !cosines.clone().all(|cosines| cosines.len() == norms.key.len()) {
+            return Err(Error::data(format!("{}: expected a cosine for each norm", place())));
+        }
+        if !cosines.flat_map(|cosines| cosines.values()).all(|cosine| cosine.is_finite()) {
+            return Err(Error::data(format!("{}: a cosine is not a finite number", place())));
         }
         if all[owner].norms.insert((request, layer, head), norms).is_some() {
             return Err(Error::data(format!("{} appears twice", place())));
@@ -571,19 +688,117 @@ fn check_norms(recording: &Recording) -> Result<()> {
     Ok(())
 }
 
+/// How a table of vectors is read.
+struct VectorTable {
+    name: &'static str,
+    head: &'static str,
+    number: &'static str,
+    columns: &'static [&'static str],
+    into: fn(&mut Recording) -> &mut Vectors,
+}
+
+static QUERY_VECTORS: VectorTable = VectorTable {
+    name: "queries",
+    head: "query_head",
+    number: "step",
+    columns: &["q"],
+    into: |recording| &mut recording.queries,
+};
+
+static PAIR_VECTORS: VectorTable = VectorTable {
+    name: "kv_vectors",
+    head: "kv_head",
+    number: "token",
+    columns: &["k", "v"],
+    into: |recording| &mut recording.pairs,
+};
+
+/// Takes the vectors of a batch; their elements are not copied.
+fn read_vectors(
+    all: &mut [Recording],
+    owners: &BTreeMap<u64, usize>,
+    batch: &RecordBatch,
+    table: &VectorTable,
+) -> Result<()> {
+    let places = Places::read_by(batch, table.name, table.head)?;
+    let number = primitive::<UInt32Type>(batch, table.name, table.number)?;
+    let found: Vec<(Float32Array, usize)> =
+        table.columns.iter().map(|name| vectors(batch, table.name, name)).collect::<Result<_>>()?;
+    let mut batch_of: BTreeMap<usize, usize> = BTreeMap::new();
+    for at in 0..batch.num_rows() {
+        let (owner, _) = places.owner(all, owners, table.name, at)?;
+        let recording = &mut all[owner];
+        let expected = recording.head_dim;
+        if let Some((_, width)) = found.iter().find(|(_, width)| *width != expected as usize) {
+            let name = table.name;
+            return Err(Error::data(format!("{name}: expected vectors of {expected} elements, found {width}")));
+        }
+        let into = (table.into)(recording);
+        let batch = *batch_of.entry(owner).or_insert_with(|| {
+            into.batches.push(found.iter().map(|(values, _)| values.clone()).collect());
+            into.batches.len() - 1
+        });
+        into.rows.entry(places.get(at)).or_default().push(VectorRow { number: number.value(at), batch, at });
+    }
+    Ok(())
+}
+
+/// The elements of a column of vectors, and how many each has.
+fn vectors(batch: &RecordBatch, table: &str, name: &str) -> Result<(Float32Array, usize)> {
+    let column = known(batch, table, name)?;
+    let wrong =
+        || Error::data(format!("{table}: column `{name}`: expected vectors of Float32, found {}", column.data_type()));
+    let list = column.as_fixed_size_list_opt().ok_or_else(wrong)?;
+    let values = list.values().as_primitive_opt::<Float32Type>().ok_or_else(wrong)?;
+    if values.null_count() > 0 || !values.values().iter().all(|x| x.is_finite()) {
+        return Err(Error::data(format!(
+            "{table}: a vector of column `{name}` holds an element that is no finite number"
+        )));
+    }
+    Ok((values.clone(), usize::try_from(list.value_length()).unwrap_or(0)))
+}
+
+/// Sorts vectors by step or token. Those of a head's tokens must be without gaps.
+fn index_vectors(recording: &mut Recording) -> Result<()> {
+    for (vectors, table) in [(&mut recording.queries, &QUERY_VECTORS), (&mut recording.pairs, &PAIR_VECTORS)] {
+        for ((request, layer, head), rows) in &mut vectors.rows {
+            rows.sort_by_key(|row| row.number);
+            let is_next = |pair: &[VectorRow]| matches!(pair, [a, b] if a.number == b.number);
+            let VectorTable { name, head: of, number, .. } = table;
+            let place = format!("{name}: request {request}, layer {layer}, {of} {head}");
+            if let Some([row, _]) = rows.windows(2).find(|pair| is_next(pair)) {
+                return Err(Error::data(format!("{place}: {number} {} appears twice", row.number)));
+            }
+            let gap = rows.iter().enumerate().find(|(at, row)| row.number as usize != *at);
+            if let (Some((at, row)), true) = (gap, *number == "token") {
+                return Err(Error::data(format!("{place}: expected token {at}, found {}", row.number)));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// The columns that say where a row belongs.
 struct Places {
     request: PrimitiveArray<UInt64Type>,
     layer: PrimitiveArray<UInt16Type>,
     head: PrimitiveArray<UInt16Type>,
+    /// Whether heads are query heads.
+    is_query: bool,
 }
 
 impl Places {
     fn read(batch: &RecordBatch, table: &str) -> Result<Self> {
+        Self::read_by(batch, table, "kv_head")
+    }
+
+    /// The same with the name of the column that holds the head.
+    fn read_by(batch: &RecordBatch, table: &str, head: &str) -> Result<Self> {
         Ok(Self {
             request: primitive(batch, table, "request_id")?,
             layer: primitive(batch, table, "layer")?,
-            head: primitive(batch, table, "kv_head")?,
+            head: primitive(batch, table, head)?,
+            is_query: head == QUERY_VECTORS.head,
         })
     }
 
@@ -597,11 +812,14 @@ impl Places {
         let lost = || Error::data(format!("{table}: request {request} belongs to no recording"));
         let owner = *owners.get(&request).ok_or_else(lost)?;
         let recording = &all[owner];
-        let (layers, heads) = (recording.layers, recording.kv_heads);
+        let (layers, heads, kind) = match self.is_query {
+            true => (recording.layers, recording.query_heads, "query"),
+            false => (recording.layers, recording.kv_heads, "KV"),
+        };
         if u32::from(layer) >= layers || u32::from(head) >= heads {
             return Err(Error::data(format!(
-                "{table}: request {request}: layer {layer}, KV head {head} is beyond the {layers} layers and {heads} KV heads \
-                 of the recording"
+                "{table}: request {request}: layer {layer}, {kind} head {head} is beyond the {layers} layers and {heads} {kind} \
+                 heads of the recording"
             )));
         }
         let found = recording.requests.binary_search_by_key(&request, |candidate| candidate.request_id);

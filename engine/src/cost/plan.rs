@@ -39,6 +39,11 @@ pub struct PlanGroup {
     /// Bytes beside them that the selection stores for each kept token on one accelerator and reads in each decode step,
     /// all layers.
     pub index_bytes_per_accelerator: f64,
+    /// Bytes that the newest tokens of a request take more in 16 bits on one accelerator, all layers, on average over
+    /// lengths; each decode step reads them.
+    pub residual_bytes_per_accelerator: f64,
+    /// Bytes that one new token is stored in on one accelerator, all layers.
+    pub written_bytes_per_accelerator: f64,
     /// Bytes stored for one kept token on all accelerators of the instance, replicas included, all layers.
     pub token_bytes: u64,
     /// Where among the lanes the tokens are that a decode step reads, if not all that are kept.
@@ -288,6 +293,7 @@ fn plan_group(group: &Group, machine: &Machine, tensor: u32) -> PlanGroup {
     let heads = kv.kv_heads.div_ceil(tensor);
     let head_bytes = group.token_bytes / u64::from(kv.kv_heads.max(1));
     let per_accelerator = u64::from(group.layers) * head_bytes * u64::from(heads);
+    let held = u64::from(group.layers) * (group.held_bytes / u64::from(kv.kv_heads.max(1))) * u64::from(heads);
     let index_bytes = group.index_bytes.div_ceil(u64::from(kv.kv_heads.max(1)));
     let index_per_accelerator = u64::from(group.layers) * index_bytes * u64::from(heads);
     let query_share = f64::from(kv.query_heads.div_ceil(tensor)) / f64::from(kv.query_heads.max(1));
@@ -301,7 +307,9 @@ fn plan_group(group: &Group, machine: &Machine, tensor: u32) -> PlanGroup {
         layers,
         token_bytes_per_accelerator: per_accelerator as f64,
         index_bytes_per_accelerator: index_per_accelerator as f64,
-        token_bytes: (per_accelerator + index_per_accelerator) * u64::from(tensor),
+        residual_bytes_per_accelerator: group.residual.mean_bytes() * layers * head_share,
+        written_bytes_per_accelerator: (held + index_per_accelerator) as f64,
+        token_bytes: (held + index_per_accelerator) * u64::from(tensor),
         read_lane: None,
         pair_flops: 2.0 * kv.macs_per_pair * layers * query_share,
         prefill_pair_flops: 2.0 * kv.prefill_macs_per_pair * layers * query_share,

@@ -13,7 +13,7 @@ use super::{Args, COLUMN_SUM, Choice, Deployment, Floor, Keep, Kept, Kind, Param
 use crate::error::Result;
 use crate::recording::{Head, Step};
 
-/// `h2o(budget,recent=50%,score=sum)`.
+/// `h2o(budget,recent=50%,score=sum,evict=yes)`.
 pub(super) static KIND: Kind = Kind {
     name: "h2o",
     doc: "Keeps the tokens that got the most attention so far and the last ones, per KV head; evicts while decoding.",
@@ -30,6 +30,7 @@ pub(super) static KIND: Kind = Kind {
             default: "sum",
             doc: "`sum` of the attention got, or its `mean` over the queries that could see the token.",
         },
+        EVICT,
     ],
     needs: &[&COLUMN_SUM],
     source: "H2O (arXiv 2306.14048); `score=mean` as kvpress's observed attention; equal halves are recalled, not read",
@@ -40,13 +41,22 @@ pub(super) static KIND: Kind = Kind {
     make,
 };
 
+/// Whether decoding evicts, or what is kept of the prompt stays.
+pub(super) const EVICT: Param = Param {
+    name: "evict",
+    default: "yes",
+    doc: "`yes`, or `no` to choose once at the end of the prompt and keep all generated tokens.",
+};
+
 fn make(args: &Args) -> Result<Rule> {
     args.budget("budget")?;
+    args.word("evict", &["yes", "no"])?;
     args.share("recent")?;
     args.word("score", &["sum", "mean"])?;
     // One 4-byte sum per token and KV head.
     let kept = Kept::Parts(|args, place| {
-        let keep = Keep::fixed(args.budget("budget")?);
+        let budget = args.budget("budget")?;
+        let keep = if args.is_word("evict", "no") { Keep::of_prompt(budget) } else { Keep::fixed(budget) };
         Ok(vec![Part { index_bytes: 4 * u64::from(place.kv.kv_heads), ..Part::all_heads(place, keep) }])
     });
     let choice = Choice { prompt: Some(choose), after: Some(evict), ..Choice::NONE };
@@ -63,7 +73,7 @@ fn choose(args: &Args, heads: &[Head<'_>], _: &[u32], units: &mut [Units]) -> Re
     for (head, units) in heads.iter().zip(units) {
         let prompt = head.request.prompt_tokens;
         let (budget, recent) = counts(args, prompt)?;
-        if budget >= head.longest_context() {
+        if budget >= head.longest_context() || budget >= prompt && args.is_word("evict", "no") {
             continue;
         }
         let sums = head.score("h2o", &COLUMN_SUM, 0)?;
@@ -80,6 +90,9 @@ fn choose(args: &Args, heads: &[Head<'_>], _: &[u32], units: &mut [Units]) -> Re
 }
 
 fn evict(args: &Args, heads: &[Head<'_>], steps: &[Step<'_>], units: &mut [Units]) -> Result<()> {
+    if args.is_word("evict", "no") {
+        return Ok(());
+    }
     for ((head, step), units) in heads.iter().zip(steps).zip(units) {
         let (budget, recent) = counts(args, head.request.prompt_tokens)?;
         let context = step.context_tokens;

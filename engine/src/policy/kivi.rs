@@ -8,7 +8,7 @@ use super::quantize::{Coding, Form, Forms};
 use super::{Args, Deployment, Floor, Format, Kind, Param, Rule, Skip, format};
 use crate::error::{Error, Result};
 
-/// `kivi(bits=2,group=32,residual=128)`.
+/// `kivi(bits=2,group=32,value_group=0,residual=128)`.
 pub(super) static KIND: Kind = Kind {
     name: "kivi",
     doc: "Stores keys as integers per channel and values per token; the newest tokens stay in 16 bits.",
@@ -16,6 +16,7 @@ pub(super) static KIND: Kind = Kind {
     params: &[
         Param { name: "bits", default: "2", doc: "Bits per element, 2 to 8; published are 2 and 4." },
         Param { name: "group", default: "32", doc: "Tokens (keys) or channels (values) per 16-bit scale and zero." },
+        Param { name: "value_group", default: "0", doc: "Channels per scale and zero of values; 0 for `group`." },
         Param { name: "residual", default: "128", doc: "Newest tokens in 16 bits, a multiple of `group`." },
     ],
     needs: &[],
@@ -27,6 +28,10 @@ pub(super) static KIND: Kind = Kind {
 fn make(args: &Args) -> Result<Rule> {
     let (bits, group) = (args.count("bits", 2, 8)?, args.count("group", 8, 1024)?);
     let residual = args.count("residual", 1, 1 << 20)?;
+    let value_group = match args.count("value_group", 0, 1024)? {
+        0 => group,
+        other => other,
+    };
     if residual % group != 0 {
         return Err(Error::usage(format!(
             "`residual` of `kivi`: expected a multiple of the group of {group} tokens, found `{residual}`"
@@ -35,7 +40,7 @@ fn make(args: &Args) -> Result<Rule> {
     }
     let form = Form {
         key: Coding::Channel { bits, group, residual },
-        value: Coding::Uniform { bits, group, residual },
+        value: Coding::Uniform { bits, group: value_group, residual },
         pad: 1,
     };
     Ok(Rule::Format(Format {

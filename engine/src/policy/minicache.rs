@@ -18,7 +18,7 @@
 
 use super::quantize::bits::{bf16_decode, bf16_encode};
 use super::quantize::half_rounded;
-use super::{Args, Deployment, Distortion, Floor, Kind, Param, Rule};
+use super::{Args, Deployment, Distortion, Floor, Kind, NEXT_COSINES, Param, Rule};
 use crate::error::{Error, Result};
 use crate::model::KvShape;
 
@@ -33,7 +33,7 @@ pub static KIND: Kind = Kind {
         Param { name: "t", default: "0.6", doc: "How far the merged direction lies toward the deeper layer." },
         Param { name: "keep", default: "top", doc: "What is retained: the `top` distances, or a `range` of cosines." },
     ],
-    needs: &[],
+    needs: &[&NEXT_COSINES],
     source: "MiniCache (arXiv 2405.14366), its appendix for bytes; KVCache-Factory for the retained share",
     deployment: Deployment {
         calibration_tokens: 0,

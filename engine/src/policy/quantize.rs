@@ -123,6 +123,45 @@ pub struct Residual {
 }
 
 impl Residual {
+    /// Whether there is no such token.
+    pub fn is_none(self) -> bool {
+        self == Self::default()
+    }
+
+    /// Bytes on average over lengths of at least `tail` tokens.
+    pub fn mean_bytes(self) -> f64 {
+        let waiting = f64::from(self.ring.saturating_sub(1)) / 2.0;
+        waiting * self.ring_bytes as f64 + f64::from(self.tail) * self.tail_bytes as f64
+    }
+
+    /// The largest of [`Residual::bytes`] over all lengths up to `tokens`.
+    pub fn most_bytes(self, tokens: u32) -> u64 {
+        let waiting = self.ring.saturating_sub(1).min(tokens);
+        u64::from(waiting) * self.ring_bytes + u64::from(tokens.min(self.tail)) * self.tail_bytes
+    }
+
+    /// [`Residual::bytes`] summed over the lengths `from + 1` to `from + steps`; `None` from 2^64 bytes on.
+    pub fn summed(self, from: u32, steps: u32) -> Option<u64> {
+        let to = u128::from(from) + u128::from(steps);
+        let (waiting, tail) =
+            (self.waiting_to(to) - self.waiting_to(from.into()), self.tail_to(to) - self.tail_to(from.into()));
+        let bytes = waiting * u128::from(self.ring_bytes) + tail * u128::from(self.tail_bytes);
+        u64::try_from(bytes).ok()
+    }
+
+    /// `t mod ring` summed over `t` from 1 to `to`.
+    fn waiting_to(self, to: u128) -> u128 {
+        let ring = u128::from(self.ring.max(1));
+        let (rounds, rest) = (to / ring, to % ring);
+        rounds * (ring * (ring - 1) / 2) + rest * (rest + 1) / 2
+    }
+
+    /// `min(t, tail)` summed over `t` from 1 to `to`.
+    fn tail_to(self, to: u128) -> u128 {
+        let rising = to.min(u128::from(self.tail));
+        rising * (rising + 1) / 2 + (to - rising) * u128::from(self.tail)
+    }
+
     /// Bytes that are added to `tokens` times the bytes of a quantized token: exact for every length.
     pub fn bytes(self, tokens: u32) -> u64 {
         let waiting = if self.ring == 0 { 0 } else { tokens % self.ring };

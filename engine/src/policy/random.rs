@@ -5,7 +5,7 @@ use super::{Args, Choice, Deployment, Floor, Keep, Kind, Param, Rule, Selection}
 use crate::error::Result;
 use crate::recording::Head;
 
-/// `random(budget=...,seed=0,window=32)`.
+/// `random(budget=...,seed=0,window=32,sinks=0)`.
 pub(super) static KIND: Kind = Kind {
     name: "random",
     doc: "Keeps prompt tokens at random, per KV head, and the last `window` of them; generated tokens are kept.",
@@ -22,6 +22,7 @@ pub(super) static KIND: Kind = Kind {
             doc: "Seed; the choice depends on it, the request, the layer and the head.",
         },
         Param { name: "window", default: "32", doc: "Last prompt tokens, which are kept as `snapkv` keeps them." },
+        Param { name: "sinks", default: "0", doc: "First prompt tokens, which are kept too." },
     ],
     needs: &[],
     source: "kvpress, RandomPress; the kept window makes it comparable with `snapkv`",
@@ -36,7 +37,8 @@ pub(super) static KIND: Kind = Kind {
 };
 
 fn make(args: &Args) -> Result<Rule> {
-    let budget = args.budget_beyond("budget", args.count("window", 0, u32::MAX)?)?;
+    let window = args.count("window", 0, u32::MAX)?.saturating_add(args.count("sinks", 0, u32::MAX)?);
+    let budget = args.budget_beyond("budget", window)?;
     args.seed("seed")?;
     let choice = Choice::of_prompt(|args, heads, _, units| {
         for (head, units) in heads.iter().zip(units) {
@@ -44,7 +46,8 @@ fn make(args: &Args) -> Result<Rule> {
             let budget = args.budget("budget")?.tokens(prompt);
             let tail = args.count("window", 0, u32::MAX)?.min(budget);
             let scores = scores(args.seed("seed")?, head, prompt - tail);
-            units.keep_of_prompt(prompt, budget, (0, tail), &scores);
+            let sinks = args.count("sinks", 0, u32::MAX)?.min(budget - tail);
+            units.keep_of_prompt(prompt, budget, (sinks, tail), &scores);
         }
         Ok(())
     });

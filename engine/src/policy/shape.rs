@@ -1,5 +1,7 @@
 //! What a stack asks of a model's KV cache: tokens, bytes and the policy's own arithmetic, per group of alike layers.
 
+use super::minicache::Merge;
+use super::quantize::Residual;
 use super::{Budget, Group, Keep, Kept, Measured, Part, Place, Shape, Stack, TokenCost};
 use crate::error::{Error, Result};
 use crate::model::{Attention, KvShape, LayerGroup, Model};
@@ -19,6 +21,7 @@ pub fn shape(stack: &Stack, model: &Model) -> Result<Shape> {
         (format.admits)(args, model).map_err(|error| error.context(format!("policy `{}`", stack.name())))?;
     }
     let layers: u32 = model.groups.iter().map(|group| group.layers).sum();
+    check_pairs(stack, model, layers).map_err(|error| error.context(format!("policy `{}`", stack.name())))?;
     let skip = stack.format().map(|(_, format)| format.skip).unwrap_or_default();
     let selectable = |group: &&LayerGroup| !matches!(group.kv.attention, Attention::Sliding { .. });
     let chosen: u32 = model.groups.iter().filter(selectable).map(|group| group.layers).sum();
@@ -30,6 +33,10 @@ pub fn shape(stack: &Stack, model: &Model) -> Result<Shape> {
             let at = Place { layer: place, layers: chosen, kv: group.kv };
             for part in parts(stack, &at).map_err(|error| error.context(format!("policy `{}`", stack.name())))? {
                 let found = one_layer(stack, model_group, &group.kv, &part, skip.covers(layer, layers));
+                let found = match stack.merge().filter(|(_, merge)| merge.role(layer, layers).is_some()) {
+                    Some((_, merge)) => merged(merge, found),
+                    None => found,
+                };
                 let alike =
                     groups.iter_mut().skip(before).find(|known| Group { layers: 1, ..(*known).clone() } == found);
                 match alike {
@@ -43,6 +50,39 @@ pub fn shape(stack: &Stack, model: &Model) -> Result<Shape> {
     }
     let eviction_is_private = stack.stages().iter().any(|stage| stage.args.kind().deployment.breaks_sharing);
     Ok(Shape { groups, eviction_is_private })
+}
+
+/// Refuses to merge layers that have other KV than their partner, a window of their own, or a latent.
+fn check_pairs(stack: &Stack, model: &Model, layers: u32) -> Result<()> {
+    let Some((args, merge)) = stack.merge() else { return Ok(()) };
+    let name = args.kind().name;
+    let of_layer = model.groups.iter().flat_map(|group| std::iter::repeat_n(&group.kv, group.layers as usize));
+    let merged: Vec<&KvShape> =
+        (0..layers).zip(of_layer).filter(|(at, _)| merge.role(*at, layers).is_some()).map(|(_, kv)| kv).collect();
+    let is_plain = |pair: &[&KvShape]| pair.iter().all(|kv| kv.attention == Attention::Full && **kv == *pair[0]);
+    if merged.chunks(2).all(is_plain) {
+        return Ok(());
+    }
+    Err(Error::run(format!(
+        "`{name}` merges pairs of layers with full attention and equal KV heads, which `{}` does not have",
+        model.name
+    ))
+    .hint(
+        "windows, and a latent that serves as K and V at once, have no published merge; `start` moves the first pair",
+    ))
+}
+
+/// A layer that shares the directions of its vectors with another one.
+fn merged(merge: &Merge, group: Group) -> Group {
+    let token_bytes = merge.read_bytes(&group.kv, group.token_bytes);
+    Group {
+        held_bytes: merge.stored_bytes(&group.kv, group.token_bytes),
+        token_bytes,
+        format: format!("{} (merged)", group.format),
+        read_flops: group.read_flops + Merge::read_flops(&group.kv),
+        write_flops: group.write_flops + Merge::write_flops(&group.kv),
+        ..group
+    }
 }
 
 /// What the stack keeps of one layer, by heads that are treated alike.
@@ -107,6 +147,8 @@ fn one_layer(stack: &Stack, model_group: usize, whole: &KvShape, part: &Part, is
         keep: part.keep,
         format: "bf16".to_owned(),
         token_bytes: kv.bf16_bytes(),
+        held_bytes: kv.bf16_bytes(),
+        residual: Residual::default(),
         read_tokens: part.read_tokens,
         index_bytes: part.index_bytes,
         is_16bit: true,

@@ -1,7 +1,9 @@
 //! Stacks of stages: parsing, canonical text, and which stages go together.
 
+use super::minicache::Merge;
 use super::{Args, Channel, Distortion, Floor, Format, Kept, Rule, Selection, kind, select};
 use crate::error::{Error, Result};
+use crate::model::{Attention, KvShape};
 use crate::recording::Recording;
 
 /// A stage with its parameters.
@@ -12,6 +14,20 @@ pub struct Stage {
     /// What it does.
     pub rule: Rule,
 }
+
+/// Selections that choose by position alone, and so alike in all layers and heads.
+const BY_PLACE: [&str; 2] = ["window", "streaming"];
+
+/// Some shape: whether a format has a residual window does not depend on it.
+const TWO_HEADS: KvShape = KvShape {
+    attention: Attention::Full,
+    kv_heads: 2,
+    query_heads: 2,
+    key_dim: 64,
+    value_dim: 64,
+    macs_per_pair: 0.0,
+    prefill_macs_per_pair: 0.0,
+};
 
 /// Stages that act together, in the order in which they were named.
 #[derive(Debug, Clone)]
@@ -128,6 +144,14 @@ impl Stack {
         })
     }
 
+    /// The stage that merges layers, if there is one.
+    pub fn merge(&self) -> Option<(&Args, &Merge)> {
+        self.stages.iter().find_map(|stage| match &stage.rule {
+            Rule::Merge(merge) => Some((&stage.args, merge)),
+            Rule::Select(_) | Rule::Format(_) => None,
+        })
+    }
+
     /// The error that the number format puts into vectors of this width; a few milliseconds of work for most formats.
     /// Layers that the format skips have none.
     pub fn distortion(&self, dim: u32) -> Distortion {
@@ -143,10 +167,39 @@ impl Stack {
             return Err(Error::usage(format!("`{first}` and `{second}` both set the number format"))
                 .hint("keep one of them: an element is stored in one format"));
         }
+        if let [first, second, ..] = names(Floor::Merging, |_| true)[..] {
+            return Err(Error::usage(format!("`{first}` and `{second}` both merge layers")).hint(
+                "keep one of them: a layer that is merged has no direction of its own that could be merged again",
+            ));
+        }
         let bounds = |rule: &Rule| matches!(rule, Rule::Select(selection) if !matches!(selection.kept, Kept::All));
         if let [first, second, ..] = names(Floor::Selection, bounds)[..] {
             return Err(Error::usage(format!("`{first}` and `{second}` both set the budget of kept tokens"))
                 .hint("keep one of them: how two such choices would act on each other is not published"));
+        }
+        self.check_merge()
+    }
+
+    /// A pair of layers shares what it stores of a token, so that both layers must keep the same tokens; and a format must
+    /// treat both alike.
+    fn check_merge(&self) -> Result<()> {
+        let Some((merge, _)) = self.merge() else { return Ok(()) };
+        let merge = merge.kind().name;
+        if let Some((selection, _)) = self.selection().filter(|(args, _)| !BY_PLACE.contains(&args.kind().name)) {
+            let name = selection.kind().name;
+            return Err(Error::usage(format!(
+                "`{merge}` stores the same tokens for two layers, but `{name}` keeps others in each layer and head"
+            ))
+            .hint(format!("combine `{merge}` with `{}`, or with a number format alone", BY_PLACE.join("` or `"))));
+        }
+        if let Some((format, rule)) = self.format()
+            && (rule.skip != super::Skip::default() || !rule.forms.residual(&TWO_HEADS).is_none())
+        {
+            let name = format.kind().name;
+            return Err(Error::usage(format!(
+                "`{merge}` stores one direction for two layers, but `{name}` leaves some layers or the newest tokens in 16 bits"
+            ))
+            .hint("take a number format that treats all layers and tokens alike, such as `fp8`"));
         }
         Ok(())
     }

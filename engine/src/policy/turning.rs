@@ -54,6 +54,13 @@ impl Sums {
         }
     }
 
+    /// Adds a unit of this mass from sums over its tokens: `sum r |v|` and `sum r^2 |v|^2` with shares `r` of the mass.
+    pub fn add_unit(&mut self, mass: f64, linear: f64, square: f64) {
+        self.mass += mass;
+        self.linear += mass * linear;
+        self.square += mass * mass * square;
+    }
+
     /// The squared length of the weighted sum of values that have this coherence.
     fn length_sq(&self, coherence: f64) -> f64 {
         self.square + coherence * (self.linear * self.linear - self.square)

@@ -49,17 +49,18 @@ pub(super) fn rows(workload: &Workload, shape: &Shape, served: &[Served]) -> Res
 }
 
 fn prefill(group: &Group, prompt: u32) -> Row {
-    let (layers, stored) = (u64::from(group.layers), group.stored_bytes());
+    let layers = u64::from(group.layers);
     let bytes = |tokens: u32, each: u64| u64::from(tokens) * layers * each;
+    let stored = |tokens: u32| layers * group.bytes_of(tokens);
     let whole = group.keep.total.map_or(prompt, |cap| cap.min(prompt));
     let kept = group.keep.tokens(prompt, prompt);
     let scoring = if group.keep.drops_of(prompt) { group.score_flops } else { 0.0 };
     Row {
         kept,
-        peak_bytes: bytes(whole, stored),
-        stored_bytes: bytes(kept, stored),
-        read_bytes: bytes(whole, group.token_bytes),
-        written_bytes: bytes(prompt, stored),
+        peak_bytes: stored(whole),
+        stored_bytes: stored(kept),
+        read_bytes: bytes(whole, group.token_bytes) + layers * group.residual.bytes(whole),
+        written_bytes: bytes(prompt, group.stored_bytes()) + layers * group.residual.bytes(prompt),
         extra_flops: f64::from(group.layers) * f64::from(prompt) * (group.write_flops + scoring),
         ..Row::default()
     }
@@ -71,21 +72,33 @@ fn decode(group: &Group, prompt: u32, steps: u32) -> Option<Row> {
     let held = summed(group.keep, prompt, steps)?;
     let attended = group.read_tokens.map_or(Some(held), |most| summed(group.keep.capped(most), prompt, steps))?;
     let layers = u64::from(group.layers);
-    let stored = layers * group.stored_bytes();
+    let (stored, last) = (layers * group.stored_bytes(), layers * group.residual.bytes(kept as u32));
+    let residual = residual(group, prompt, steps)?.checked_mul(layers)?;
     let index = held.checked_mul(layers * group.index_bytes)?;
     Some(Row {
         is_decode: true,
         first_step: 1,
         last_step: steps,
         kept: kept as u32,
-        peak_bytes: kept * stored,
-        stored_bytes: kept * stored,
-        read_bytes: attended.checked_mul(layers * group.token_bytes)?.checked_add(index)?,
+        peak_bytes: kept * stored + layers * group.residual.most_bytes(kept as u32),
+        stored_bytes: kept * stored + last,
+        read_bytes: attended.checked_mul(layers * group.token_bytes)?.checked_add(index)?.checked_add(residual)?,
         written_bytes: u64::from(steps) * stored,
         extra_flops: f64::from(group.layers)
             * (attended as f64 * group.read_flops + f64::from(steps) * group.write_flops),
         ..Row::default()
     })
+}
+
+/// What the newest tokens take more in 16 bits, in one layer, added up over the steps. They are among those that are read.
+fn residual(group: &Group, prompt: u32, steps: u32) -> Option<u64> {
+    if group.residual.is_none() {
+        return Some(0);
+    }
+    let growing = group.keep.full_at(prompt).map_or(steps, |full| full.saturating_sub(prompt).min(steps));
+    let (start, end) = (group.keep.tokens(prompt, prompt), group.keep.tokens(prompt, prompt.saturating_add(steps)));
+    let flat = u64::from(steps - growing).checked_mul(group.residual.bytes(end))?;
+    group.residual.summed(start, growing)?.checked_add(flat)
 }
 
 /// Tokens kept in each of `steps` decode steps, added up.
@@ -133,6 +146,7 @@ mod tests {
     use super::*;
     use crate::model::{Attention, KvShape};
     use crate::policy::Budget;
+    use crate::policy::quantize::Residual;
 
     fn group(keep: Keep) -> Group {
         let kv = KvShape {
@@ -151,6 +165,8 @@ mod tests {
             keep,
             format: "bf16".to_owned(),
             token_bytes: 64,
+            held_bytes: 64,
+            residual: Residual::default(),
             read_tokens: None,
             index_bytes: 0,
             is_16bit: true,
@@ -185,6 +201,13 @@ mod tests {
     /// A step reads the index of all that is stored, and of the rest no more than its pages.
     #[test]
     fn pages_are_read_and_everything_is_stored() {
+        let kivi = Group { residual: Residual { ring: 4, ring_bytes: 10, tail: 3, tail_bytes: 1 }, ..group(Keep::ALL) };
+        for (prompt, steps) in [(0, 1), (1, 2), (7, 9), (8, 8), (2, 30)] {
+            let by_step: u64 = (1..=steps).map(|step| 3 * kivi.bytes_of(prompt + step)).sum();
+            let row = decode(&kivi, prompt, steps).unwrap();
+            assert_eq!(row.read_bytes, by_step, "{prompt} {steps}");
+            assert_eq!(row.stored_bytes, 3 * kivi.bytes_of(prompt + steps));
+        }
         let paged = Group { read_tokens: Some(12), index_bytes: 4, ..group(Keep::ALL) };
         let row = decode(&paged, 10, 7).unwrap();
         let read: u64 = (11..=17).map(|context: u64| 3 * (64 * context.min(12) + 4 * context)).sum();

@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::policy::rng::Rng;
 use crate::policy::{Measured, Stack, attention_error};
-use crate::recording::{Recording, recordings};
+use crate::recording::{Recording, Tables, recordings};
 use crate::schema::{self, Cell, batch_of_rows, canonical};
 
 mod reference;
@@ -117,7 +117,17 @@ impl Plain {
             RecordBatch::try_from_iter(columns).unwrap()
         });
         let stats: Vec<RecordBatch> = stats.into_iter().collect();
-        recordings(&head, &[requests.unwrap()], &[attention], &scores, &stats).unwrap().remove(0)
+        recordings(&Tables {
+            recordings: &head,
+            requests: &[requests.unwrap()],
+            attention: &[attention],
+            prefill_scores: &scores,
+            kv_stats: &stats,
+            queries: &[],
+            kv_vectors: &[],
+        })
+        .unwrap()
+        .remove(0)
     }
 
     /// The first of its steps only.
