@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 use engine::error::Result;
 
-use crate::command::{Exit, check, explain, ingest, inspect, list, query, replay, report, run, schema};
+use crate::command::{Exit, check, explain, ingest, inspect, list, query, replay, report, run, schema, validate};
 
 /// What this traffic would cost under another KV policy, on another memory hierarchy.
 ///
@@ -33,6 +33,8 @@ pub enum Command {
     Check(check::Args),
     /// Replay stored requests under policies, on machines
     Replay(replay::Args),
+    /// Hold predictions against measurements
+    Validate(validate::Args),
     /// Ask a named question, or any in SQL
     Query(query::Args),
     /// Render a run as one HTML file
@@ -43,7 +45,7 @@ pub enum Command {
     List(list::Args),
     /// Show the tables and their columns
     Schema(schema::Args),
-    /// Explain a metric, policy, machine, model, query, format or table
+    /// Explain a metric, policy stack, machine, model, query, format or table
     Explain(explain::Args),
 }
 
@@ -57,6 +59,7 @@ pub fn dispatch(cli: &Cli) -> Result<Exit> {
         Command::Inspect(args) => inspect::run(args),
         Command::Check(args) => check::run(args),
         Command::Replay(args) => replay::run(args),
+        Command::Validate(args) => validate::run(args),
         Command::Query(args) => query::run(args),
         Command::Report(args) => report::run(args),
         Command::Run(args) => run::run(args),

@@ -7,11 +7,13 @@ pub mod ingest;
 pub mod inspect;
 pub mod list;
 pub mod query;
+mod recorded;
 pub mod replay;
 pub mod report;
 pub mod run;
 pub mod schema;
 pub mod talk;
+pub mod validate;
 
 use std::io::{IsTerminal, Write};
 use std::path::Path;

@@ -214,6 +214,12 @@ impl Recording {
         })
     }
 
+    /// Leaves only this request.
+    pub fn keep_request(&mut self, request_id: u64) {
+        self.requests.retain(|request| request.request_id == request_id);
+        self.heads.retain(|((request, ..), _)| *request == request_id);
+    }
+
     fn step(&self, row: &Row) -> Step<'_> {
         let batch = &self.attention[row.batch];
         let get = |column: &Option<Float32Array>| {

@@ -10,16 +10,16 @@ use arrow::array::{AsArray, RecordBatch};
 use engine::cost::BLOCK_TOKENS;
 use engine::error::{Error, Result};
 use engine::model::Model;
-use engine::policy::{Measured, attention_error};
-use engine::recording::{Recording, recordings};
+use engine::policy::{Measured, attention_error, premise};
+use engine::recording::Recording;
 use engine::replay::{Found, Mode, Run, Scenario, Source, replay, tables};
-use engine::schema::canonical::{ATTENTION, KV_STATS, PREFILL_SCORES, RECORDINGS, REQUESTS, SOURCES};
+use engine::schema::canonical::SOURCES;
 use engine::serving::Fate;
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
 use self::sources::{available, choose, column, load};
-use super::{Exit, print, talk};
+use super::{Exit, print, recorded, talk};
 use crate::output::Format;
 use crate::scenario::{Spec, product, read};
 use crate::sql;
@@ -171,13 +171,13 @@ pub(crate) fn carry_out(store: &mut Store, wanted: &Wanted) -> Result<Option<Don
         return Ok(None);
     }
     let id = run_id(store, &sources, &scenarios)?;
-    let recorded = load_recordings(store).unwrap_or_else(|error| {
+    let found = recorded::load(store).unwrap_or_else(|error| {
         talk::warn(&format!("the recordings of the store cannot be used, so no error is known: {error}"));
         Vec::new()
     });
-    measure(&recorded, &mut scenarios);
-    let errors = recorded_errors(&recorded, &scenarios);
-    drop(recorded);
+    measure(&found, &mut scenarios);
+    let errors = recorded_errors(&found, &scenarios);
+    drop(found);
     let bar = talk::bar(None);
     bar.set_message(format!("replaying {} scenarios", scenarios.len()));
     let found = replay_all(&sources, &scenarios, wanted.threads)?;
@@ -289,6 +289,9 @@ fn recorded_errors(recorded: &[Recording], scenarios: &[Scenario]) -> Vec<Record
             continue;
         }
         for recording in recorded {
+            if let Some(premise) = premise(&scenario.policy, recording).filter(|premise| !premise.holds()) {
+                talk::warn(&format!("{}: {}", recording.label(), premise.text()));
+            }
             match attention_error(&scenario.policy, recording, ERROR_STEPS) {
                 Ok(batch) => batches.push(batch),
                 Err(error) => {
@@ -317,22 +320,6 @@ fn measure(recorded: &[Recording], scenarios: &mut [Scenario]) {
 fn is_of(recording: &Recording, model: &Model) -> bool {
     let layers: u32 = model.groups.iter().map(|group| group.layers).sum();
     layers == recording.layers && model.groups.iter().all(|group| group.kv.kv_heads == recording.kv_heads)
-}
-
-fn load_recordings(store: &Store) -> Result<Vec<Recording>> {
-    let found = store.read(&RECORDINGS)?;
-    let Some(first) = found.first() else { return Ok(Vec::new()) };
-    let all = arrow::compute::concat_batches(&first.schema(), &found)?;
-    if all.num_rows() == 0 {
-        return Ok(Vec::new());
-    }
-    recordings(
-        &all,
-        &store.read(&REQUESTS)?,
-        &store.read(&ATTENTION)?,
-        &store.read(&PREFILL_SCORES)?,
-        &store.read(&KV_STATS)?,
-    )
 }
 
 fn replay_all(sources: &[Source], scenarios: &[Scenario], threads: Option<usize>) -> Result<Vec<Result<Found>>> {

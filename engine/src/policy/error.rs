@@ -75,7 +75,7 @@ pub fn attention_error(stack: &Stack, recording: &Recording, steps_per_range: u3
             run_layer(&run, &mut units, &mut buffers, &mut rows)?;
         }
     }
-    rows.batch(&stack.name(), recording)
+    rows.batch(&stack.name(), recording, premise(stack, recording))
 }
 
 /// What the stack does to the vectors of a layer.
@@ -518,7 +518,7 @@ impl Rows {
         self.limiter.append_value(limiter(lost, key.sqrt(), value.sqrt()));
     }
 
-    fn batch(mut self, policy: &str, recording: &Recording) -> Result<RecordBatch> {
+    fn batch(mut self, policy: &str, recording: &Recording, premise: Option<Premise>) -> Result<RecordBatch> {
         let count = ArrayBuilder::len(&self.limiter);
         let [kept, lost, most_lost, oracle, regret, logit, quantized, output] = &mut self.ratios;
         let mut label = StringBuilder::new();
@@ -532,6 +532,9 @@ impl Rows {
         let mut unit = UInt16Builder::new();
         // Checked to fit when the recording was read.
         unit.append_value_n(recording.block_tokens as u16, count);
+        let mut rests_on = StringBuilder::new();
+        let premise = premise.map(|premise| premise.text());
+        (0..count).for_each(|_| rests_on.append_option(premise.as_deref()));
         let mut recoverable = Float64Builder::new();
         recoverable.append_value_n(if self.is_recoverable { 1.0 } else { 0.0 }, count);
         let columns: Vec<ArrayRef> = vec![
@@ -555,6 +558,7 @@ impl Rows {
             Arc::new(self.output_from.finish()),
             Arc::new(recoverable.finish()),
             Arc::new(self.limiter.finish()),
+            Arc::new(rests_on.finish()),
         ];
         Ok(RecordBatch::try_new(ATTENTION_ERROR.arrow(), columns)?)
     }

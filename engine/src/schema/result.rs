@@ -119,6 +119,12 @@ pub static ATTENTION_ERROR: Table = Table {
         ),
         known("recoverable_ratio", F64, "ratio", "Share of the lost mass whose data still exists somewhere."),
         known("limiter", Text, "", "What the error comes from most: selection, key_format, value_format or none."),
+        maybe(
+            "premise",
+            Text,
+            "",
+            "Whether what the policy rests on holds on this recording; null where it rests on nothing that was measured.",
+        ),
     ],
 };
 
