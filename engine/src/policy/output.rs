@@ -132,3 +132,6 @@ impl Exact {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

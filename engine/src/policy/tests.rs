@@ -486,3 +486,55 @@ proptest! {
         prop_assert_eq!(kept, expected);
     }
 }
+
+#[test]
+fn merged_layers_store_one_direction_and_read_two() {
+    let model = dense(32);
+    let (full, merged) = (demand("full", &model), demand("minicache", &model));
+    let stored = |shape: &Shape| -> u64 {
+        shape.groups.iter().map(|group| u64::from(group.layers) * group.stored_bytes()).sum()
+    };
+    // POLICIES 2.1: 77.9% with norms and an index per head, traffic about 1.
+    let storage = stored(&merged) as f64 / stored(&full) as f64;
+    assert!((storage - 0.779).abs() < 0.002, "{storage}");
+    let traffic = bytes(&merged) as f64 / bytes(&full) as f64;
+    assert!((1.0..1.05).contains(&traffic), "{traffic}");
+    assert_eq!(merged.groups.iter().map(|group| group.layers).collect::<Vec<_>>(), [16, 16]);
+    for (policy, parts) in [
+        ("minicache+minicache(start=0.7)", ["both merge layers", "merged again"]),
+        ("snapkv(budget=25%)+minicache", ["keeps others in each layer", "`window`"]),
+        ("minicache+kivi", ["leaves some layers or the newest tokens", "`fp8`"]),
+        ("minicache+turboquant", ["leaves some layers or the newest tokens", "`fp8`"]),
+    ] {
+        let (message, advice) = refusal(policy);
+        assert!(message.contains(parts[0]) && advice.contains(parts[1]), "{message} {advice}");
+    }
+    assert!(Stack::parse("window(128)+minicache+fp8").is_ok());
+    let sliding = model_of_windows();
+    let error = shape(&Stack::parse("minicache").unwrap(), &sliding).unwrap_err();
+    assert!(error.to_string().contains("pairs of layers with full attention"), "{error}");
+}
+
+fn model_of_windows() -> Model {
+    model(&[(12, Attention::Full), (12, Attention::Sliding { window: 128 })], 8, 128, 128)
+}
+
+#[test]
+fn residual_windows_are_counted_for_every_length() {
+    let group = &demand("kivi", &dense(2)).groups[0];
+    // POLICIES 3.2: per head and layer, `q(n) = n d b / 8 + 4 n d / g`; the newest of K and V in 2 bytes an element.
+    let quantized = |tokens: u64| tokens * 128 * 2 / 8 + tokens * 128 / 32 * 4;
+    for tokens in [1_u32, 127, 128, 129, 255, 256, 1000, 4096, 32_768] {
+        let (keys, values) = (tokens % 128, tokens.min(128));
+        let exact = |waiting: u32| quantized(u64::from(tokens - waiting)) + u64::from(waiting) * 2 * 128;
+        assert_eq!(group.bytes_of(tokens), 8 * (exact(keys) + exact(values)), "{tokens}");
+    }
+    let residual = group.residual;
+    let by_length: Vec<u64> = (1..=600).map(|tokens| residual.bytes(tokens)).collect();
+    assert_eq!(residual.most_bytes(600), *by_length.iter().max().unwrap());
+    for (from, steps) in [(0, 1), (0, 600), (77, 300), (128, 0), (130, 129)] {
+        let slow: u64 = by_length[from..from + steps].iter().sum();
+        assert_eq!(residual.summed(from as u32, steps as u32), Some(slow), "{from} {steps}");
+    }
+    assert!(residual.summed(u32::MAX, u32::MAX).is_some());
+}
