@@ -10,7 +10,7 @@ use arrow::array::{AsArray, RecordBatch};
 use engine::cost::BLOCK_TOKENS;
 use engine::error::{Error, Result};
 use engine::model::Model;
-use engine::policy::{Measured, attention_error, premise};
+use engine::policy::{Measured, Stack, attention_error, premise};
 use engine::recording::Recording;
 use engine::replay::{Found, Mode, Run, Scenario, Source, replay, tables};
 use engine::schema::canonical::SOURCES;
@@ -279,27 +279,31 @@ fn run_id(store: &Store, sources: &[Source], scenarios: &[Scenario]) -> Result<S
     Ok(id)
 }
 
-/// What each policy loses on each recording of the store.
+/// What each policy loses on each recording of the store. Pairs of them run side by side; batches and warnings come in
+/// the order of the scenarios.
 fn recorded_errors(recorded: &[Recording], scenarios: &[Scenario]) -> Vec<RecordBatch> {
-    let mut names = Vec::new();
-    let mut batches = Vec::new();
+    let mut stacks: Vec<&Stack> = Vec::new();
     for scenario in scenarios {
-        let name = scenario.policy.name();
-        if names.contains(&name) {
-            continue;
+        if stacks.iter().all(|stack| stack.name() != scenario.policy.name()) {
+            stacks.push(&scenario.policy);
         }
-        for recording in recorded {
-            if let Some(premise) = premise(&scenario.policy, recording).filter(|premise| !premise.holds()) {
-                talk::warn(&format!("{}: {}", recording.label(), premise.text()));
-            }
-            match attention_error(&scenario.policy, recording, ERROR_STEPS) {
-                Ok(batch) => batches.push(batch),
-                Err(error) => {
-                    talk::warn(&format!("no error of `{name}` on the recording of {}: {error}", recording.model));
-                }
+    }
+    let pairs: Vec<(&Stack, &Recording)> =
+        stacks.iter().flat_map(|stack| recorded.iter().map(move |recording| (*stack, recording))).collect();
+    let found: Vec<Result<RecordBatch>> =
+        pairs.par_iter().map(|(stack, recording)| attention_error(stack, recording, ERROR_STEPS)).collect();
+    let mut batches = Vec::new();
+    for ((stack, recording), found) in pairs.into_iter().zip(found) {
+        if let Some(premise) = premise(stack, recording).filter(|premise| !premise.holds()) {
+            talk::warn(&format!("{}: {}", recording.label(), premise.text()));
+        }
+        match found {
+            Ok(batch) => batches.push(batch),
+            Err(error) => {
+                let name = stack.name();
+                talk::warn(&format!("no error of `{name}` on the recording of {}: {error}", recording.model));
             }
         }
-        names.push(name);
     }
     batches
 }

@@ -109,114 +109,126 @@ fn cosine(a: &[f32], b: &[f32]) -> f32 {
     dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
 }
 
-fn record(drawn: &Drawn, with: With) -> Recording {
-    let mut row = vec![Cell::from(5_u32), Cell::from("tiny")];
-    row.extend([LAYERS, GROUP * HEADS, HEADS, DIM, 1].map(|value| Cell::from(value as u32)));
-    row.extend([Cell::from("vectors"), Cell::Null, Cell::Null, Cell::Null]);
-    let head = batch_of_rows(&canonical::RECORDINGS, &[row]).unwrap();
-    let number =
-        |values: Vec<usize>| Arc::new(UInt32Array::from_iter_values(values.iter().map(|x| *x as u32))) as ArrayRef;
-    let requests = RecordBatch::try_from_iter([
-        ("request_id", Arc::new(UInt64Array::from(vec![9])) as ArrayRef),
-        ("source_id", number(vec![5])),
-        ("prompt_tokens", number(vec![PROMPT])),
-        ("output_tokens", number(vec![STEPS])),
-    ])
-    .unwrap();
-    // Rows of `each` per head; `heads` of them in a layer.
-    let places = |heads: usize, name: &'static str, each: usize| -> Vec<(&'static str, ArrayRef)> {
-        let all: Vec<usize> = (0..LAYERS * heads).flat_map(|at| std::iter::repeat_n(at, each)).collect();
-        let of = |of: &dyn Fn(usize) -> usize| -> ArrayRef {
-            Arc::new(UInt16Array::from_iter_values(all.iter().map(|at| of(*at) as u16)))
-        };
-        vec![
-            ("request_id", Arc::new(UInt64Array::from(vec![9; all.len()])) as ArrayRef),
-            ("layer", of(&|at| at / heads)),
-            (name, of(&|at| at % heads)),
-        ]
+fn number(values: impl IntoIterator<Item = usize>) -> ArrayRef {
+    Arc::new(UInt32Array::from_iter_values(values.into_iter().map(|value| value as u32)))
+}
+
+/// Where rows belong: `each` of them per head, `heads` in a layer.
+fn places(heads: usize, name: &'static str, each: usize) -> Vec<(&'static str, ArrayRef)> {
+    let all: Vec<usize> = (0..LAYERS * heads).flat_map(|at| std::iter::repeat_n(at, each)).collect();
+    let of = |of: &dyn Fn(usize) -> usize| -> ArrayRef {
+        Arc::new(UInt16Array::from_iter_values(all.iter().map(|at| of(*at) as u16)))
     };
-    let cycle = |heads: usize, each: usize, from: usize| number((0..heads).flat_map(|_| from..from + each).collect());
+    vec![
+        ("request_id", Arc::new(UInt64Array::from(vec![9; all.len()])) as ArrayRef),
+        ("layer", of(&|at| at / heads)),
+        (name, of(&|at| at % heads)),
+    ]
+}
+
+/// The numbers from `from` on, `each` of them for each of so many heads.
+fn cycle(heads: usize, each: usize, from: usize) -> ArrayRef {
+    number((0..heads).flat_map(|_| from..from + each))
+}
+
+/// Masses and norms of the outputs, means over the group.
+fn attention(drawn: &Drawn) -> RecordBatch {
     let all = LAYERS * HEADS;
-    let mut mass = Vec::new();
-    let mut norms = Vec::new();
-    for place in 0..all {
-        for step in 0..STEPS {
-            let context = PROMPT + step + 1;
-            let queries = drawn.queries[place].chunks(DIM).skip(step * GROUP).take(GROUP);
-            let rows: Vec<Vec<f64>> = queries.map(|q| softmax(q, &drawn.keys[place], context, &|_| true)).collect();
-            let mean: Vec<f64> =
-                (0..context).map(|at| rows.iter().map(|row| row[at]).sum::<f64>() / GROUP as f64).collect();
-            let out = output(&mean, &drawn.values[place]);
-            norms.push(out.iter().map(|x| x * x).sum::<f64>().sqrt() as f32);
-            mass.push(mean.into_iter().map(|x| x as f32).collect());
-        }
+    let (mut mass, mut norms) = (Vec::new(), Vec::new());
+    for (place, step) in (0..all).flat_map(|place| (0..STEPS).map(move |step| (place, step))) {
+        let context = PROMPT + step + 1;
+        let queries = drawn.queries[place].chunks(DIM).skip(step * GROUP).take(GROUP);
+        let rows: Vec<Vec<f64>> = queries.map(|q| softmax(q, &drawn.keys[place], context, &|_| true)).collect();
+        let mean: Vec<f64> =
+            (0..context).map(|at| rows.iter().map(|row| row[at]).sum::<f64>() / GROUP as f64).collect();
+        let out = output(&mean, &drawn.values[place]);
+        norms.push(out.iter().map(|x| x * x).sum::<f64>().sqrt() as f32);
+        mass.push(mean.into_iter().map(|x| x as f32).collect());
     }
+    let same = |value: f32| Arc::new(Float32Array::from(vec![value; all * STEPS])) as ArrayRef;
     let mut columns = places(HEADS, "kv_head", STEPS);
     columns.extend([
         ("step", cycle(all, STEPS, 1)),
         ("context_tokens", cycle(all, STEPS, PROMPT + 1)),
         ("block_tokens", Arc::new(UInt16Array::from(vec![1; all * STEPS])) as ArrayRef),
         ("mass", lists(&mass)),
-        ("sum_sq", Arc::new(Float32Array::from(vec![0.1; all * STEPS])) as ArrayRef),
+        ("sum_sq", same(0.1)),
         ("out_norm", Arc::new(Float32Array::from(norms)) as ArrayRef),
-        ("q_norm", Arc::new(Float32Array::from(vec![4.0; all * STEPS])) as ArrayRef),
+        ("q_norm", same(4.0)),
     ]);
-    let attention = RecordBatch::try_from_iter(columns).unwrap();
-    let mut columns = places(HEADS, "kv_head", 1);
-    let scores: Vec<Vec<f32>> =
-        drawn.keys.iter().map(|keys| keys.iter().take(PROMPT).map(|x| x.abs()).collect()).collect();
-    columns.extend([
-        ("channel", Arc::new(StringArray::from(vec!["column_sum"; all])) as ArrayRef),
-        ("score", lists(&scores)),
-    ]);
-    let scores = RecordBatch::try_from_iter(columns).unwrap();
-    let mut columns = places(HEADS, "kv_head", 1);
-    let length = |rows: &[Vec<f32>]| -> Vec<Vec<f32>> {
-        rows.iter()
-            .map(|rows| rows.chunks(DIM).map(|row| row.iter().map(|x| x * x).sum::<f32>().sqrt()).collect())
-            .collect()
+    RecordBatch::try_from_iter(columns).unwrap()
+}
+
+/// Norms, and cosines with the next layer.
+fn stats(drawn: &Drawn, with_cosines: bool) -> RecordBatch {
+    let length = |rows: &Vec<f32>| rows.chunks(DIM).map(|row| row.iter().map(|x| x * x).sum::<f32>().sqrt()).collect();
+    let lengths = |rows: &[Vec<f32>]| lists(&rows.iter().map(length).collect::<Vec<_>>());
+    let next = |rows: &[Vec<f32>]| {
+        let of = |at: usize| match rows.get(at + HEADS) {
+            Some(next) => rows[at].chunks(DIM).zip(next.chunks(DIM)).map(|(a, b)| cosine(a, b)).collect(),
+            None => vec![0.0; TOKENS],
+        };
+        lists(&(0..LAYERS * HEADS).map(of).collect::<Vec<_>>())
     };
-    let next = |rows: &[Vec<f32>]| -> Vec<Vec<f32>> {
-        (0..all)
-            .map(|at| match rows.get(at + HEADS) {
-                Some(next) => rows[at].chunks(DIM).zip(next.chunks(DIM)).map(|(a, b)| cosine(a, b)).collect(),
-                None => vec![0.0; TOKENS],
-            })
-            .collect()
-    };
-    columns.extend([("k_norm", lists(&length(&drawn.keys))), ("v_norm", lists(&length(&drawn.values)))]);
-    if with.cosines {
-        columns.extend([
-            ("k_cos_next_layer", lists(&next(&drawn.keys))),
-            ("v_cos_next_layer", lists(&next(&drawn.values))),
-        ]);
+    let mut columns = places(HEADS, "kv_head", 1);
+    columns.extend([("k_norm", lengths(&drawn.keys)), ("v_norm", lengths(&drawn.values))]);
+    if with_cosines {
+        columns.extend([("k_cos_next_layer", next(&drawn.keys)), ("v_cos_next_layer", next(&drawn.values))]);
     }
-    let stats = RecordBatch::try_from_iter(columns).unwrap();
-    let mut columns = places(HEADS, "kv_head", TOKENS);
+    RecordBatch::try_from_iter(columns).unwrap()
+}
+
+/// Some score of each prompt token.
+fn scores(drawn: &Drawn) -> RecordBatch {
+    let mut columns = places(HEADS, "kv_head", 1);
+    let of = |keys: &Vec<f32>| keys.iter().take(PROMPT).map(|x| x.abs()).collect();
     columns.extend([
+        ("channel", Arc::new(StringArray::from(vec!["column_sum"; LAYERS * HEADS])) as ArrayRef),
+        ("score", lists(&drawn.keys.iter().map(of).collect::<Vec<_>>())),
+    ]);
+    RecordBatch::try_from_iter(columns).unwrap()
+}
+
+/// Queries by query head, and pairs by KV head, each cut in two, so that the rows of a head lie in several batches.
+fn vector_tables(drawn: &Drawn) -> [Vec<RecordBatch>; 2] {
+    let all = LAYERS * HEADS;
+    let mut pairs = places(HEADS, "kv_head", TOKENS);
+    pairs.extend([
         ("token", cycle(all, TOKENS, 0)),
         ("k", vectors(drawn.keys.concat())),
         ("v", vectors(drawn.values.concat())),
     ]);
-    let pairs = RecordBatch::try_from_iter(columns).unwrap();
     let by_query_head: Vec<f32> = (0..all * GROUP)
         .flat_map(|at| drawn.queries[at / GROUP].chunks(DIM).skip(at % GROUP).step_by(GROUP).flatten().copied())
         .collect();
-    let mut columns = places(GROUP * HEADS, "query_head", STEPS);
-    columns.extend([("step", cycle(all * GROUP, STEPS, 1)), ("q", vectors(by_query_head))]);
-    let queries = RecordBatch::try_from_iter(columns).unwrap();
-    // Cut in two, so that rows of a head lie in several batches.
-    let cut = |batch: &RecordBatch| {
+    let mut queries = places(GROUP * HEADS, "query_head", STEPS);
+    queries.extend([("step", cycle(all * GROUP, STEPS, 1)), ("q", vectors(by_query_head))]);
+    [queries, pairs].map(|columns| {
+        let batch = RecordBatch::try_from_iter(columns).unwrap();
         let middle = batch.num_rows() / 2 + 3;
         vec![batch.slice(middle, batch.num_rows() - middle), batch.slice(0, middle)]
-    };
-    let (queries, pairs) = if with.vectors { (cut(&queries), cut(&pairs)) } else { (Vec::new(), Vec::new()) };
+    })
+}
+
+fn record(drawn: &Drawn, with: With) -> Recording {
+    let mut row = vec![Cell::from(5_u32), Cell::from("tiny")];
+    row.extend([LAYERS, GROUP * HEADS, HEADS, DIM, 1].map(|value| Cell::from(value as u32)));
+    row.extend([Cell::from("vectors"), Cell::Null, Cell::Null, Cell::Null]);
+    let head = batch_of_rows(&canonical::RECORDINGS, &[row]).unwrap();
+    let requests = RecordBatch::try_from_iter([
+        ("request_id", Arc::new(UInt64Array::from(vec![9])) as ArrayRef),
+        ("source_id", number([5])),
+        ("prompt_tokens", number([PROMPT])),
+        ("output_tokens", number([STEPS])),
+    ]);
+    let [queries, pairs] = if with.vectors { vector_tables(drawn) } else { [Vec::new(), Vec::new()] };
+    let stats = if with.norms { vec![stats(drawn, with.cosines)] } else { Vec::new() };
     let tables = Tables {
         recordings: &head,
-        requests: &[requests],
-        attention: &[attention],
-        prefill_scores: &[scores],
-        kv_stats: if with.norms { &[stats] } else { &[] },
+        requests: &[requests.unwrap()],
+        attention: &[attention(drawn)],
+        prefill_scores: &[scores(drawn)],
+        kv_stats: &stats,
         queries: &queries,
         kv_vectors: &pairs,
     };
