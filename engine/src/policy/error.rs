@@ -54,6 +54,28 @@ const LEAST_MASS: f32 = 1e-3;
 /// # Errors
 /// A channel that the recording lacks, with how to record it, and a range of no steps.
 pub fn attention_error(stack: &Stack, recording: &Recording, steps_per_range: u32) -> Result<RecordBatch> {
+    errors(stack, recording, steps_per_range, Treated::All)
+}
+
+/// The same over all steps at once, where number formats and merges treat the prompt alone and generated tokens stay as they
+/// are: how quality is measured by treating a prompt's cache once and then scoring a continuation.
+///
+/// # Errors
+/// As [`attention_error`].
+pub fn prompt_error(stack: &Stack, recording: &Recording) -> Result<RecordBatch> {
+    errors(stack, recording, u32::MAX, Treated::Prompt)
+}
+
+/// Which tokens number formats and merges treat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Treated {
+    /// All.
+    All,
+    /// Those of the prompt.
+    Prompt,
+}
+
+fn errors(stack: &Stack, recording: &Recording, steps_per_range: u32, treated: Treated) -> Result<RecordBatch> {
     if steps_per_range == 0 {
         return Err(Error::usage("expected at least 1 step per range, found 0"));
     }
@@ -66,12 +88,12 @@ pub fn attention_error(stack: &Stack, recording: &Recording, steps_per_range: u3
         let mut from = 0;
         for layer in heads.chunk_by(|a, b| a.layer == b.layer) {
             let treatment = treatment(stack, recording, layer);
-            let exact = output::exact(layer, treatment)?;
+            let exact = output::exact(layer, treatment, treated)?;
             let of_format = treatment.format.map_or(Distortion::NONE, |_| formatted);
             let distortions = distortions(stack, layer, treatment, of_format, exact.is_some())?;
             let budgets = budgets.get(from..from + layer.len()).unwrap_or_default();
             from += layer.len();
-            let run = Run { selection, layer, budgets, steps_per_range, distortions, exact };
+            let run = Run { selection, layer, budgets, steps_per_range, distortions, exact, treated };
             run_layer(&run, &mut units, &mut buffers, &mut rows)?;
         }
     }
@@ -136,6 +158,7 @@ struct Run<'a, 'b> {
     /// By head.
     distortions: Vec<Distortion>,
     exact: Option<Exact>,
+    treated: Treated,
 }
 
 impl Run<'_, '_> {
@@ -151,7 +174,11 @@ fn run_layer(run: &Run<'_, '_>, units: &mut Vec<Units>, buffers: &mut Vec<Buffer
         .iter()
         .zip(buffers)
         .enumerate()
-        .map(|(at, (head, buffers))| tokens(head, head.unit_tokens(), run.distortion(at), buffers))
+        .map(|(at, (head, buffers))| {
+            let found = tokens(head, head.unit_tokens(), run.distortion(at), buffers)?;
+            let prompt = head.request.prompt_tokens / head.unit_tokens().max(1);
+            Some(if run.treated == Treated::Prompt { Tokens { treated: prompt as usize, ..found } } else { found })
+        })
         .collect();
     let mut ranges: Vec<Vec<Range>> = vec![Vec::new(); layer.len()];
     let mut turns: Vec<Turned> = Vec::new();
@@ -239,6 +266,8 @@ struct Tokens<'a> {
     linear: &'a [f32],
     /// `|v|` per token.
     values: &'a [f32],
+    /// Units that the format treats, from the first on.
+    treated: usize,
     /// Whether the format adds no noise, so that nothing need be summed.
     is_exact: bool,
 }
@@ -280,7 +309,7 @@ fn tokens<'a>(head: &Head<'a>, unit: u32, distortion: Distortion, buffers: &'a m
         let shares = (0..).map(|at| share.and_then(|share| share.get(at)).copied().unwrap_or(even));
         linear.push(values.iter().zip(shares).map(|(value, share)| share * value).sum());
     }
-    Some(Tokens { share, key_sq, value_sq, units, linear, values, is_exact })
+    Some(Tokens { share, key_sq, value_sq, units, linear, values, treated: usize::MAX, is_exact })
 }
 
 impl Tokens<'_> {
@@ -383,6 +412,9 @@ fn noise(tokens: &Tokens<'_>, step: &Step<'_>, units: &Units, distortion: Distor
         }
         kept += f64::from(*mass);
         sq += f64::from(square * sums.sq);
+        if at >= tokens.treated {
+            continue;
+        }
         key += f64::from(mass * sums.key);
         value_sq += f64::from(square * sums.value_sq);
         key_sq += f64::from(square * (sums.both_sq - out_sq * sums.key_sq).max(0.0));

@@ -7,6 +7,7 @@
 //! with the largest `column_sum` are hot, and generated tokens, of which no sum is known, come last. With a stage that
 //! merges layers and one that sets a format, the format is applied to what the merge gives back.
 
+use super::error::Treated;
 use super::minicache::{self, Merge, Role};
 use super::select::Units;
 use super::turning::Turn;
@@ -44,7 +45,7 @@ struct OfHead {
 ///
 /// # Errors
 /// A mix of formats without scores of importance.
-pub(super) fn exact(layer: &[Head<'_>], treatment: Treatment<'_>) -> Result<Option<Exact>> {
+pub(super) fn exact(layer: &[Head<'_>], treatment: Treatment<'_>, treated: Treated) -> Result<Option<Exact>> {
     let Some(first) = layer.first() else { return Ok(None) };
     let mut heads = Vec::with_capacity(layer.len());
     for head in layer {
@@ -56,10 +57,16 @@ pub(super) fn exact(layer: &[Head<'_>], treatment: Treatment<'_>) -> Result<Opti
                 None => return Ok(None),
             },
         };
-        let left = match treatment.format {
+        let mut left = match treatment.format {
             None => merged,
             Some((args, format)) => Some(restored(head, merged.as_ref().unwrap_or(&pairs), args, format)?),
         };
+        if let Some(left) = left.as_mut().filter(|_| treated == Treated::Prompt) {
+            let from = head.request.prompt_tokens as usize * head.head_dim() as usize;
+            for (left, exact) in [(&mut left.keys, &pairs.keys), (&mut left.values, &pairs.values)] {
+                left.iter_mut().zip(exact).skip(from).for_each(|(left, exact)| *left = *exact);
+            }
+        }
         heads.push(OfHead { queries, pairs, left });
     }
     Ok(Some(Exact { width: first.head_dim() as usize, group: first.group() as usize, heads }))

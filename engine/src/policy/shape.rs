@@ -163,6 +163,8 @@ fn one_layer(stack: &Stack, model_group: usize, whole: &KvShape, part: &Part, is
             Group {
                 format: args.text(),
                 token_bytes: bytes,
+                held_bytes: bytes,
+                residual: format.forms.residual(&kv),
                 is_16bit: format.is_16bit,
                 read_flops,
                 write_flops,

@@ -1,6 +1,8 @@
 //! `kvtoll validate policies`: the error that a recording predicts for each setting of a policy, beside what the setting did
 //! to the model when it was applied in the loop.
 //!
+//! Number formats and merges treat the prompt alone, as they did when the quality was measured.
+//!
 //! The table of measurements has tab-separated columns, of which `request_id` (the request's id in the recording's source),
 //! `policy`, `param` and `kl_mean` (mean divergence from the predictions with the full cache) are read. What policies are
 //! called there is translated into stacks ([`stack_of`]); any stack is also taken as it is, with `-` as its parameter.
@@ -13,7 +15,7 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, Float64Array, RecordBatch, StringArray};
 use arrow::datatypes::Float64Type;
 use engine::error::{Error, Result, unknown};
-use engine::policy::{Floor, Stack, attention_error, premise};
+use engine::policy::{Floor, Stack, premise, prompt_error};
 use engine::recording::Recording;
 use rayon::prelude::*;
 
@@ -184,7 +186,7 @@ fn replay<'a>(setting: &'a Setting, recording: &Recording) -> Result<Replayed<'a
     let prompt = recording.requests.first().map_or(0, |request| request.prompt_tokens);
     let stack = stack_of(setting, prompt, recording.layers)?;
     // One range of all steps: each row is a mean over as many.
-    let found = attention_error(&stack, recording, u32::MAX)?;
+    let found = prompt_error(&stack, recording)?;
     let mean = |name: &str| {
         let column = found.column_by_name(name).and_then(|column| column.as_primitive_opt::<Float64Type>());
         let known = column.filter(|column| column.null_count() == 0 && !column.is_empty());

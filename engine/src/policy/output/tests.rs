@@ -10,7 +10,7 @@ use arrow::datatypes::{DataType, Field, Float64Type, UInt16Type};
 
 use super::*;
 use crate::policy::rng::Rng;
-use crate::policy::{Stack, attention_error, premise};
+use crate::policy::{Stack, attention_error, premise, prompt_error};
 use crate::recording::{Recording, Tables, recordings};
 use crate::schema::{self, Cell, batch_of_rows, canonical};
 
@@ -34,7 +34,7 @@ fn draw(common: f64) -> Drawn {
     let mut rng = Rng::new(11);
     let mut rows = |count: usize| -> Vec<f64> { (0..count * DIM).map(|_| rng.normal()).collect() };
     let shared: Vec<[Vec<f64>; 2]> = (0..HEADS).map(|_| [rows(TOKENS), rows(TOKENS)]).collect();
-    let mut of = |rows: &mut dyn FnMut(usize) -> Vec<f64>, at: usize| -> Vec<Vec<f32>> {
+    let of = |rows: &mut dyn FnMut(usize) -> Vec<f64>, at: usize| -> Vec<Vec<f32>> {
         let place = |head: usize| &shared[head % HEADS][at];
         let mix = |own: f64, shared: f64| (common * shared + (1.0 - common) * own) as f32;
         (0..LAYERS * HEADS)
@@ -272,6 +272,29 @@ fn errors_from_vectors_are_those_of_the_outputs() {
     near(&found("uniform(bits=2,group=8)", &recording), &|layer| slow(&drawn, layer, &|_, _| true, &left));
     let both = found("streaming(sinks=4,recent=8,evict=no)+uniform(bits=2,group=8)", &recording);
     near(&both, &|layer| slow(&drawn, layer, &window, &left));
+}
+
+#[test]
+fn the_prompt_alone_can_be_treated() {
+    let drawn = draw(0.0);
+    let coding = quantize::Coding::Uniform { bits: 2, group: 8, residual: 0 };
+    let left = |place: usize| {
+        let back = |rows: &[f32]| {
+            let mut back = quantize::roundtrip(coding, rows, DIM).unwrap().0;
+            back[PROMPT * DIM..].copy_from_slice(&rows[PROMPT * DIM..]);
+            back
+        };
+        Pairs { keys: back(&drawn.keys[place]), values: back(&drawn.values[place]) }
+    };
+    let stack = Stack::parse("uniform(bits=2,group=8)").unwrap();
+    let error = |with: With| -> Vec<f64> {
+        let batch = prompt_error(&stack, &record(&drawn, with)).unwrap();
+        batch["output_error"].as_primitive::<Float64Type>().iter().map(Option::unwrap).collect()
+    };
+    near(&error(ALL), &|layer| slow(&drawn, layer, &|_, _| true, &left));
+    let norms = With { vectors: false, ..ALL };
+    let all = found("uniform(bits=2,group=8)", &record(&drawn, norms));
+    assert!(error(norms).iter().zip(&all).all(|(prompt, all)| prompt < all && *prompt > 0.0));
 }
 
 #[test]
