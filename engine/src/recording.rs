@@ -818,10 +818,8 @@ impl Places {
         let lost = || Error::data(format!("{table}: request {request} belongs to no recording"));
         let owner = *owners.get(&request).ok_or_else(lost)?;
         let recording = &all[owner];
-        let (layers, heads, kind) = match self.is_query {
-            true => (recording.layers, recording.query_heads, "query"),
-            false => (recording.layers, recording.kv_heads, "KV"),
-        };
+        let (heads, kind) = if self.is_query { (recording.query_heads, "query") } else { (recording.kv_heads, "KV") };
+        let layers = recording.layers;
         if u32::from(layer) >= layers || u32::from(head) >= heads {
             return Err(Error::data(format!(
                 "{table}: request {request}: layer {layer}, {kind} head {head} is beyond the {layers} layers and {heads} {kind} \

@@ -306,9 +306,10 @@ fn merged_layers_are_off_and_the_others_are_not() {
         let (a, b) = if place / HEADS == 2 { (place, place + HEADS) } else { (place - HEADS, place) };
         let both = |rows: &[Vec<f32>]| minicache::merge(&merge, &rows[a], &rows[b], DIM).unwrap();
         let (keys, values) = (both(&drawn.keys), both(&drawn.values));
-        match place == a {
-            true => Pairs { keys: keys.shallow, values: values.shallow },
-            false => Pairs { keys: keys.deep, values: values.deep },
+        if place == a {
+            Pairs { keys: keys.shallow, values: values.shallow }
+        } else {
+            Pairs { keys: keys.deep, values: values.deep }
         }
     };
     let error = found("minicache", &recording);
