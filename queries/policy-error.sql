@@ -11,7 +11,10 @@
 -- column regret_ratio: Mass lost beyond the oracle's, mean.
 -- column mean_logit_noise: Standard deviation of the logits by quantized K, mean; null without norms.
 -- column quantization_error_ratio: Expected error of the output over its norm by quantization, mean; null without norms.
+-- column output_error: By how much layers' outputs turn (1 - cos), mean; null without norms or vectors.
+-- column output_error_from: What it was computed from: vectors (exact) or norms (estimated).
 -- column recoverable_ratio: Share of the lost mass whose data still exists somewhere, mean weighted by the lost mass.
+-- column premise: Whether what the policy rests on holds on the recording; null where nothing was to be measured.
 WITH weighted AS (
   SELECT *, CAST(last_step - first_step + 1 AS BIGINT) AS steps FROM attention_error
 ),
@@ -37,7 +40,10 @@ SELECT
   sum(logit_noise * steps) / sum(steps) FILTER (WHERE logit_noise IS NOT NULL) AS mean_logit_noise,
   sum(quantization_error_ratio * steps) / sum(steps) FILTER (WHERE quantization_error_ratio IS NOT NULL)
     AS quantization_error_ratio,
-  sum(recoverable_ratio * lost_mass_ratio * steps) / nullif(sum(lost_mass_ratio * steps), 0) AS recoverable_ratio
+  sum(output_error * steps) / sum(steps) FILTER (WHERE output_error IS NOT NULL) AS output_error,
+  min(output_error_from) AS output_error_from,
+  sum(recoverable_ratio * lost_mass_ratio * steps) / nullif(sum(lost_mass_ratio * steps), 0) AS recoverable_ratio,
+  min(premise) AS premise
 FROM ranked
 GROUP BY policy, recording, unit_tokens
 ORDER BY policy, recording, unit_tokens

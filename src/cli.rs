@@ -3,7 +3,9 @@
 use clap::{Parser, Subcommand};
 use engine::error::Result;
 
-use crate::command::{Exit, check, explain, ingest, inspect, list, query, reconcile, replay, report, run, schema};
+use crate::command::{
+    Exit, check, explain, ingest, inspect, list, query, reconcile, replay, report, run, schema, validate,
+};
 
 /// What this traffic would cost under another KV policy, on another memory hierarchy.
 ///
@@ -35,6 +37,8 @@ pub enum Command {
     Replay(replay::Args),
     /// Hold captured kernels, accesses, KV events and steps against the model
     Reconcile(Box<reconcile::Args>),
+    /// Hold predictions against measurements
+    Validate(validate::Args),
     /// Ask a named question, or any in SQL
     Query(query::Args),
     /// Render a run as one HTML file
@@ -45,7 +49,7 @@ pub enum Command {
     List(list::Args),
     /// Show the tables and their columns
     Schema(schema::Args),
-    /// Explain a metric, policy, machine, model, query, format or table
+    /// Explain a metric, policy stack, machine, model, query, format or table
     Explain(explain::Args),
 }
 
@@ -60,6 +64,7 @@ pub fn dispatch(cli: &Cli) -> Result<Exit> {
         Command::Check(args) => check::run(args),
         Command::Replay(args) => replay::run(args),
         Command::Reconcile(args) => reconcile::run(args),
+        Command::Validate(args) => validate::run(args),
         Command::Query(args) => query::run(args),
         Command::Report(args) => report::run(args),
         Command::Run(args) => run::run(args),

@@ -8,11 +8,13 @@ pub mod inspect;
 pub mod list;
 pub mod query;
 pub mod reconcile;
+mod recorded;
 pub mod replay;
 pub mod report;
 pub mod run;
 pub mod schema;
 pub mod talk;
+pub mod validate;
 
 use std::io::{IsTerminal, Write};
 use std::path::Path;

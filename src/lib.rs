@@ -1,5 +1,6 @@
 //! kvtoll as a library: ingestion, the store, SQL over it, the report, and the commands that join them.
 
+pub mod accuracy;
 pub mod cli;
 pub mod command;
 pub mod embedded;

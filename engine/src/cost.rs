@@ -57,7 +57,8 @@ pub struct StepCost {
 pub struct Batch<'a> {
     /// Requests that decode one token.
     pub decode_requests: u64,
-    /// Kept tokens of those requests that the step attends to, one figure per plan group.
+    /// Kept tokens of those requests, one figure per lane of the plan: what each group keeps, then what groups read that
+    /// read less than they keep.
     pub kept_tokens: &'a [u64],
     /// Prompt tokens computed.
     pub prefill_tokens: u64,
@@ -173,7 +174,7 @@ pub fn price(plan: &Plan, batch: &Batch<'_>) -> StepCost {
             collectives(plan, batch.decode_requests + batch.prefill_tokens, &mut cost);
             if batch.decode_requests > 0 {
                 for (group, &kept) in plan.groups.iter().zip(batch.kept_tokens) {
-                    decode_attention(plan, group, kept as f64, 1.0, &mut cost);
+                    decode_attention(plan, group, batch, kept, 1.0, &mut cost);
                 }
             }
         }
@@ -186,9 +187,30 @@ pub fn price(plan: &Plan, batch: &Batch<'_>) -> StepCost {
     cost
 }
 
-/// Decode attention of one layer group over `kept` tokens, in `passes` launches per layer.
-fn decode_attention(plan: &Plan, group: &PlanGroup, kept: f64, passes: f64, cost: &mut StepCost) {
-    attend(plan, group, kept, kept * group.pair_flops, passes, cost);
+/// Decode attention of one layer group that keeps `kept` tokens, in `passes` launches per layer.
+fn decode_attention(plan: &Plan, group: &PlanGroup, batch: &Batch<'_>, kept: u64, passes: f64, cost: &mut StepCost) {
+    let read = attended(group, batch, kept) as f64;
+    attend(plan, group, read, read * group.pair_flops, passes, cost);
+    if group.index_bytes_per_accelerator > 0.0 {
+        let bytes = kept as f64 * group.index_bytes_per_accelerator;
+        cost.kv_read += bytes / group.kv_bytes_per_ns;
+        cost.kv_read_bytes += bytes * plan.tensor;
+    }
+    residual(group, batch, plan.tensor, cost);
+}
+
+/// The newest tokens of each decoding request in 16 bits.
+fn residual(group: &PlanGroup, batch: &Batch<'_>, tensor: f64, cost: &mut StepCost) {
+    let bytes = batch.decode_requests as f64 * group.residual_bytes_per_accelerator;
+    if bytes > 0.0 {
+        cost.kv_read += bytes / group.kv_bytes_per_ns;
+        cost.kv_read_bytes += bytes * tensor;
+    }
+}
+
+/// Of the tokens that a group keeps, those that the step reads.
+fn attended(group: &PlanGroup, batch: &Batch<'_>, kept: u64) -> u64 {
+    group.read_lane.and_then(|lane| batch.kept_tokens.get(lane)).map_or(kept, |read| *read)
 }
 
 /// Attention that reads `tokens` tokens of KV and computes `flops` on each accelerator.
@@ -246,7 +268,8 @@ fn policy_work(plan: &Plan, batch: &Batch<'_>, cost: &mut StepCost) {
     let tokens = (batch.decode_requests + batch.prefill_tokens) as f64;
     let figures = batch.kept_tokens.iter().zip(batch.prefill_context);
     for (group, (&kept, &context)) in plan.groups.iter().zip(figures) {
-        let vector = (kept + context) as f64 * group.read_flops + tokens * group.write_flops;
+        let read = attended(group, batch, kept);
+        let vector = (read + context) as f64 * group.read_flops + tokens * group.write_flops;
         let scoring = batch.scored_tokens as f64 * group.score_flops;
         cost.policy += vector / plan.vector_flops_per_ns + scoring / plan.attention_flops_per_ns;
         cost.flops += (vector + scoring) * plan.tensor;
@@ -256,7 +279,7 @@ fn policy_work(plan: &Plan, batch: &Batch<'_>, cost: &mut StepCost) {
 /// KV of the new tokens, written at the bandwidth of streaming.
 fn written(plan: &Plan, batch: &Batch<'_>, cost: &mut StepCost) {
     let tokens = (batch.decode_requests + batch.prefill_tokens) as f64;
-    let bytes: f64 = plan.groups.iter().map(|group| tokens * group.token_bytes_per_accelerator).sum();
+    let bytes: f64 = plan.groups.iter().map(|group| tokens * group.written_bytes_per_accelerator).sum();
     cost.kv_read += bytes / plan.weight_bytes_per_ns;
     cost.kv_written_bytes += bytes * plan.tensor;
 }
@@ -306,7 +329,7 @@ fn attention_side(plan: &Plan, batch: &Batch<'_>, micro: f64, model_group: usize
     cost.overhead += micro * part.layers * plan.layer_floor_ns;
     for (group, &kept) in plan.groups.iter().zip(batch.kept_tokens) {
         if group.group.model_group == model_group {
-            decode_attention(plan, group, kept as f64, micro, cost);
+            decode_attention(plan, group, batch, kept, micro, cost);
         }
     }
     if plan.tensor > 1.0 {

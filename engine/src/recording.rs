@@ -9,7 +9,7 @@ use arrow::array::types::{Float32Type, UInt16Type, UInt32Type, UInt64Type};
 use arrow::array::{
     Array, ArrayRef, ArrowPrimitiveType, AsArray, Float32Array, ListArray, PrimitiveArray, RecordBatch,
 };
-use arrow::buffer::OffsetBuffer;
+use arrow::buffer::{NullBuffer, OffsetBuffer};
 
 use crate::error::{Error, Result};
 use crate::policy::Channel;
@@ -41,6 +41,10 @@ pub struct Recording {
     heads: Vec<(Place, std::ops::Range<usize>)>,
     scores: BTreeMap<Place, Vec<Score>>,
     norms: BTreeMap<Place, Norms>,
+    /// By request, layer and query head, their steps.
+    queries: Vectors,
+    /// By request, layer and KV head, their tokens: K, then V.
+    pairs: Vectors,
 }
 
 /// A recorded request.
@@ -78,6 +82,8 @@ pub struct Step<'a> {
     pub context_tokens: u32,
     /// Mass per block, finite and not negative, one for each started block of the context.
     pub mass: &'a [f32],
+    /// Upper bound of any query's logit in the block, as long as `mass` (Quest).
+    pub page_bound: Option<&'a [f32]>,
     /// Sum of the squared weights of single tokens, mean over the group.
     pub sum_sq: Option<f32>,
     /// Norm of the attention output.
@@ -93,6 +99,7 @@ type Place = (u64, u16, u16);
 #[derive(Debug)]
 struct Attention {
     mass: Lists,
+    page_bound: Option<Lists>,
     sum_sq: Option<Float32Array>,
     out_norm: Option<Float32Array>,
     q_norm: Option<Float32Array>,
@@ -117,11 +124,48 @@ struct Score {
 struct Norms {
     key: Float32Array,
     value: Float32Array,
+    /// Cosines with the next layer: K, then V.
+    cosines: Option<[Float32Array; 2]>,
 }
 
-/// A list column of f32 without nulls.
+/// Vectors where they were read, and where those of each head are.
+#[derive(Debug, Default)]
+struct Vectors {
+    batches: Vec<Vec<Float32Array>>,
+    rows: BTreeMap<Place, Vec<VectorRow>>,
+}
+
+/// A vector: the token or step that it belongs to, its batch, and its row there.
+#[derive(Debug, Clone, Copy)]
+struct VectorRow {
+    number: u32,
+    batch: usize,
+    at: usize,
+}
+
+impl Vectors {
+    /// Appends the vector of a row.
+    fn copy(&self, row: VectorRow, column: usize, width: usize, out: &mut Vec<f32>) {
+        let values = self.batches.get(row.batch).and_then(|columns| columns.get(column));
+        // Rows were found in the batch, whose lists have this width.
+        let values = values.and_then(|values| values.values().get(row.at * width..(row.at + 1) * width));
+        out.extend(values.unwrap_or_default());
+    }
+}
+
+/// Keys and values of one head, tokens x width each, from the first token on.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pairs {
+    /// Keys after rotation.
+    pub keys: Vec<f32>,
+    /// Values.
+    pub values: Vec<f32>,
+}
+
+/// A list column of f32 whose elements are not null.
 #[derive(Debug)]
 struct Lists {
+    nulls: Option<NullBuffer>,
     offsets: OffsetBuffer<i32>,
     values: Float32Array,
 }
@@ -129,6 +173,11 @@ struct Lists {
 impl Lists {
     fn get(&self, at: usize) -> &[f32] {
         &self.values.values()[self.offsets[at] as usize..self.offsets[at + 1] as usize]
+    }
+
+    /// The list of a row; `None` where it is unknown.
+    fn known(&self, at: usize) -> Option<&[f32]> {
+        self.nulls.as_ref().is_none_or(|nulls| nulls.is_valid(at)).then(|| self.get(at))
     }
 
     fn slice(&self, at: usize) -> Float32Array {
@@ -152,6 +201,41 @@ impl Recording {
         })
     }
 
+    /// The recorded heads of each request, in the order of layer and head. Heads of one layer have the same steps.
+    pub fn heads_by_request(&self) -> impl Iterator<Item = Vec<Head<'_>>> {
+        let mut heads = self.heads().peekable();
+        std::iter::from_fn(move || {
+            let first = heads.next()?;
+            let mut all = vec![first];
+            while let Some(head) = heads.next_if(|head| head.request.request_id == first.request.request_id) {
+                all.push(head);
+            }
+            Some(all)
+        })
+    }
+
+    /// Leaves only this request.
+    pub fn keep_request(&mut self, request_id: u64) {
+        self.requests.retain(|request| request.request_id == request_id);
+        self.heads.retain(|((request, ..), _)| *request == request_id);
+    }
+
+    fn step(&self, row: &Row) -> Step<'_> {
+        let batch = &self.attention[row.batch];
+        let get = |column: &Option<Float32Array>| {
+            column.as_ref().filter(|column| column.is_valid(row.at)).map(|column| column.value(row.at))
+        };
+        Step {
+            step: row.step,
+            context_tokens: row.context_tokens,
+            mass: batch.mass.get(row.at),
+            page_bound: batch.page_bound.as_ref().and_then(|bounds| bounds.known(row.at)),
+            sum_sq: get(&batch.sum_sq),
+            out_norm: get(&batch.out_norm),
+            q_norm: get(&batch.q_norm),
+        }
+    }
+
     /// Model and grade, as `attention_error.recording` names them.
     pub fn label(&self) -> String {
         format!("{} ({})", self.model, self.grade)
@@ -167,20 +251,18 @@ impl<'a> Head<'a> {
     /// The recorded steps in order.
     pub fn steps(&self) -> impl ExactSizeIterator<Item = Step<'a>> + use<'a> {
         let recording = self.recording;
-        self.rows.iter().map(move |row| {
-            let batch = &recording.attention[row.batch];
-            let get = |column: &Option<Float32Array>| {
-                column.as_ref().filter(|column| column.is_valid(row.at)).map(|column| column.value(row.at))
-            };
-            Step {
-                step: row.step,
-                context_tokens: row.context_tokens,
-                mass: batch.mass.get(row.at),
-                sum_sq: get(&batch.sum_sq),
-                out_norm: get(&batch.out_norm),
-                q_norm: get(&batch.q_norm),
-            }
-        })
+        self.rows.iter().map(move |row| recording.step(row))
+    }
+
+    /// The recorded step at this place in their order, from 0.
+    pub fn step(&self, at: usize) -> Option<Step<'a>> {
+        self.rows.get(at).map(|row| self.recording.step(row))
+    }
+
+    /// The longest recorded context.
+    pub fn longest_context(&self) -> u32 {
+        // Contexts never shrink from step to step.
+        self.rows.last().map_or(self.request.prompt_tokens, |row| row.context_tokens)
     }
 
     /// The score per prompt token in this channel from the fewest query rows that are at least `rows`.
@@ -197,13 +279,9 @@ impl<'a> Head<'a> {
             [] => "the recording does not have it".to_owned(),
             _ => format!("it was recorded from {} rows only", all.iter().map(|score| score.rows).max().unwrap_or(0)),
         };
-        let (request, layer, head) = (self.request.request_id, self.layer, self.kv_head);
-        Err(Error::run(format!(
-            "`{stage}` needs channel `{}` from at least {rows} query rows for request {request}, layer {layer}, KV head \
-             {head}, but {found}",
-            channel.name
-        ))
-        .hint(channel.how))
+        let from = if rows > 0 { format!(" from at least {rows} query rows") } else { String::new() };
+        let message = format!("`{stage}` needs channel `{}`{from} for {}, but {found}", channel.name, self.place());
+        Err(Error::run(message).hint(channel.how))
     }
 
     /// The score per prompt token in this channel from the most query rows, if it was recorded.
@@ -218,9 +296,71 @@ impl<'a> Head<'a> {
         Some((norms.key.values(), norms.value.values()))
     }
 
+    /// Cosines of K and of V with the next layer's, per token of this head in another layer, if they were recorded.
+    pub fn cosines_in(&self, layer: u16) -> Option<[&'a [f32]; 2]> {
+        let norms = self.recording.norms.get(&(self.request.request_id, layer, self.kv_head))?;
+        norms.cosines.as_ref().map(|cosines| cosines.each_ref().map(|cosines| &cosines.values()[..]))
+    }
+
+    /// K and V vectors of this head in another layer, at least as many as the longest context, if they were recorded.
+    pub fn pairs_in(&self, layer: u16) -> Option<Pairs> {
+        let Recording { pairs, head_dim, .. } = self.recording;
+        let rows = pairs.rows.get(&(self.request.request_id, layer, self.kv_head))?;
+        let (width, longest) = (*head_dim as usize, self.longest_context() as usize);
+        let (mut keys, mut values) = (Vec::with_capacity(longest * width), Vec::with_capacity(longest * width));
+        for row in rows.get(..longest)? {
+            pairs.copy(*row, 0, width, &mut keys);
+            pairs.copy(*row, 1, width, &mut values);
+        }
+        Some(Pairs { keys, values })
+    }
+
+    /// The queries of the recorded steps: steps x query heads of the group x width; `None` unless all were recorded.
+    pub fn queries(&self) -> Option<Vec<f32>> {
+        let Recording { queries, head_dim, .. } = self.recording;
+        let (width, group) = (*head_dim as usize, self.group() as u16);
+        let first = self.kv_head.checked_mul(group)?;
+        let heads: Vec<&Vec<VectorRow>> = (first..first.checked_add(group)?)
+            .map(|head| queries.rows.get(&(self.request.request_id, self.layer, head)))
+            .collect::<Option<_>>()?;
+        let mut all = Vec::with_capacity(self.rows.len() * heads.len() * width);
+        for step in self.rows {
+            for rows in &heads {
+                let found = rows.binary_search_by_key(&step.step, |row| row.number).ok()?;
+                queries.copy(rows[found], 0, width, &mut all);
+            }
+        }
+        Some(all)
+    }
+
+    /// Query heads that read this KV head.
+    pub fn group(&self) -> u32 {
+        self.recording.query_heads / self.recording.kv_heads.max(1)
+    }
+
     /// Layers of the recorded model.
     pub fn layers(&self) -> u32 {
         self.recording.layers
+    }
+
+    /// Width of a head.
+    pub fn head_dim(&self) -> u32 {
+        self.recording.head_dim
+    }
+
+    /// Tokens per entry of the mass lists.
+    pub fn unit_tokens(&self) -> u32 {
+        self.recording.block_tokens
+    }
+
+    /// KV heads per layer of the recorded model.
+    pub fn kv_heads(&self) -> u32 {
+        self.recording.kv_heads
+    }
+
+    /// Where it is, for messages.
+    pub fn place(&self) -> String {
+        format!("request {}, layer {}, KV head {}", self.request.request_id, self.layer, self.kv_head)
     }
 
     fn scores_of(&self, channel: &str) -> Vec<&'a Score> {
@@ -229,34 +369,52 @@ impl<'a> Head<'a> {
     }
 }
 
-/// The recordings in these batches of the canonical tables, by source.
-///
-/// `requests` may hold those of other sources too; they are left out. Columns that a table may lack are unknown.
+/// Batches of the canonical tables that recordings are read from.
+#[derive(Debug, Clone, Copy)]
+pub struct Tables<'a> {
+    /// The recordings.
+    pub recordings: &'a RecordBatch,
+    /// Their requests; those of other sources are left out.
+    pub requests: &'a [RecordBatch],
+    /// Masses.
+    pub attention: &'a [RecordBatch],
+    /// Scores of the prompt.
+    pub prefill_scores: &'a [RecordBatch],
+    /// Norms and cosines.
+    pub kv_stats: &'a [RecordBatch],
+    /// Query vectors.
+    pub queries: &'a [RecordBatch],
+    /// K and V vectors.
+    pub kv_vectors: &'a [RecordBatch],
+}
+
+/// The recordings in these tables, by source. Columns that a table may lack are unknown.
 ///
 /// # Errors
 /// A column that is missing or of another type, rows of a request that no recording has, a layer or head beyond the
 /// model's, a list of the wrong length, a mass or score that is not a number, and steps that repeat or go back. Messages
 /// name table, request, layer and head.
-pub fn recordings(
-    recordings: &RecordBatch,
-    requests: &[RecordBatch],
-    attention: &[RecordBatch],
-    prefill_scores: &[RecordBatch],
-    kv_stats: &[RecordBatch],
-) -> Result<Vec<Recording>> {
-    let mut all = read_recordings(recordings)?;
-    let owners = read_requests(&mut all, requests)?;
-    for batch in attention {
+pub fn recordings(tables: &Tables<'_>) -> Result<Vec<Recording>> {
+    let mut all = read_recordings(tables.recordings)?;
+    let owners = read_requests(&mut all, tables.requests)?;
+    for batch in tables.attention {
         read_attention(&mut all, &owners, batch)?;
     }
     all.iter_mut().try_for_each(index_rows)?;
-    for batch in prefill_scores {
+    for batch in tables.prefill_scores {
         read_scores(&mut all, &owners, batch)?;
     }
-    for batch in kv_stats {
+    for batch in tables.kv_stats {
         read_norms(&mut all, &owners, batch)?;
     }
     all.iter().try_for_each(check_norms)?;
+    for batch in tables.queries {
+        read_vectors(&mut all, &owners, batch, &QUERY_VECTORS)?;
+    }
+    for batch in tables.kv_vectors {
+        read_vectors(&mut all, &owners, batch, &PAIR_VECTORS)?;
+    }
+    all.iter_mut().try_for_each(index_vectors)?;
     Ok(all)
 }
 
@@ -269,6 +427,8 @@ fn read_recordings(batch: &RecordBatch) -> Result<Vec<Recording>> {
     let mut all = Vec::with_capacity(batch.num_rows());
     for at in 0..batch.num_rows() {
         let recording = Recording {
+            queries: Vectors::default(),
+            pairs: Vectors::default(),
             source_id: source.value(at),
             model: model[at].clone().unwrap_or_default(),
             grade: grade[at].clone().unwrap_or_default(),
@@ -347,6 +507,10 @@ fn read_attention(all: &mut [Recording], owners: &BTreeMap<u64, usize>, batch: &
         } else {
             recording.attention.push(Attention {
                 mass: lists(batch, table, "mass")?,
+                page_bound: match batch.column_by_name("page_bound") {
+                    Some(column) => Some(lists_of(column, table, "page_bound")?),
+                    None => None,
+                },
                 sum_sq: optional(batch, table, "sum_sq")?,
                 out_norm: optional(batch, table, "out_norm")?,
                 q_norm: optional(batch, table, "q_norm")?,
@@ -374,8 +538,22 @@ fn read_attention(all: &mut [Recording], owners: &BTreeMap<u64, usize>, batch: &
         if !mass.iter().all(|mass| *mass >= 0.0 && mass.is_finite()) {
             return Err(Error::data(format!("{}: expected masses of at least 0, found another number", place())));
         }
+        check_bounds(&recording.attention[index], &row).map_err(|error| error.context(place()))?;
         recording.heads.push((places.get(at), recording.rows.len()..recording.rows.len() + 1));
         recording.rows.push(row);
+    }
+    Ok(())
+}
+
+/// Bounds are as many as masses, and numbers.
+fn check_bounds(attention: &Attention, row: &Row) -> Result<()> {
+    let Some(bounds) = attention.page_bound.as_ref().and_then(|bounds| bounds.known(row.at)) else { return Ok(()) };
+    let units = attention.mass.get(row.at).len();
+    if bounds.len() != units {
+        return Err(Error::data(format!("expected {units} of `page_bound`, one per mass, found {}", bounds.len())));
+    }
+    if bounds.iter().any(|bound| !bound.is_finite()) {
+        return Err(Error::data("a `page_bound` is not a finite number"));
     }
     Ok(())
 }
@@ -407,6 +585,26 @@ fn index_rows(recording: &mut Recording) -> Result<()> {
         recording.heads.push((head[0].0, start..start + head.len()));
         start += head.len();
     }
+    check_layers(recording)
+}
+
+/// Policies that decide for a layer see its heads side by side, so that these must have the same steps.
+fn check_layers(recording: &Recording) -> Result<()> {
+    for pair in recording.heads.windows(2) {
+        let [(first, rows), (second, others)] = pair else { continue };
+        if (first.0, first.1) != (second.0, second.1) {
+            continue;
+        }
+        let (rows, others) = (&recording.rows[rows.clone()], &recording.rows[others.clone()]);
+        let is_same = |(a, b): (&Row, &Row)| (a.step, a.context_tokens) == (b.step, b.context_tokens);
+        if rows.len() != others.len() || !rows.iter().zip(others).all(is_same) {
+            let (request, layer, head) = *second;
+            return Err(Error::data(format!(
+                "attention: request {request}, layer {layer}: KV head {head} has other steps or contexts than KV head {}",
+                first.2
+            )));
+        }
+    }
     Ok(())
 }
 
@@ -425,8 +623,10 @@ fn read_scores(all: &mut [Recording], owners: &BTreeMap<u64, usize>, batch: &Rec
         let channel = channel.unwrap_or_default();
         let (request, layer, head) = places.get(at);
         let place = || format!("{table}: request {request}, layer {layer}, KV head {head}, channel `{channel}`");
-        if values.len() != prompt as usize {
-            return Err(Error::data(format!("{}: expected {prompt} scores, found {}", place(), values.len())));
+        // A head's own score is one number.
+        let expected = if channel == crate::policy::HEAD_RETRIEVAL.name { 1 } else { prompt };
+        if values.len() != expected as usize {
+            return Err(Error::data(format!("{}: expected {expected} scores, found {}", place(), values.len())));
         }
         if !values.values().iter().all(|score| score.is_finite()) {
             return Err(Error::data(format!("{}: a score is not a finite number", place())));
@@ -445,9 +645,17 @@ fn read_norms(all: &mut [Recording], owners: &BTreeMap<u64, usize>, batch: &Reco
     let table = "kv_stats";
     let places = Places::read(batch, table)?;
     let (keys, values) = (lists(batch, table, "k_norm")?, lists(batch, table, "v_norm")?);
+    let optional = |name: &str| batch.column_by_name(name).map(|column| lists_of(column, table, name)).transpose();
+    let cosines = (optional("k_cos_next_layer")?, optional("v_cos_next_layer")?);
     for at in 0..batch.num_rows() {
         let (owner, _) = places.owner(all, owners, table, at)?;
-        let norms = Norms { key: keys.slice(at), value: values.slice(at) };
+        let cosines = match &cosines {
+            (Some(keys), Some(values)) if keys.known(at).is_some() && values.known(at).is_some() => {
+                Some([keys.slice(at), values.slice(at)])
+            }
+            _ => None,
+        };
+        let norms = Norms { key: keys.slice(at), value: values.slice(at), cosines };
         let (request, layer, head) = places.get(at);
         let place = || format!("{table}: request {request}, layer {layer}, KV head {head}");
         if norms.key.len() != norms.value.len() {
@@ -456,6 +664,13 @@ fn read_norms(all: &mut [Recording], owners: &BTreeMap<u64, usize>, batch: &Reco
         }
         if ![&norms.key, &norms.value].iter().all(|norms| norms.values().iter().all(|n| *n >= 0.0 && n.is_finite())) {
             return Err(Error::data(format!("{}: expected norms of at least 0, found another number", place())));
+        }
+        let cosines = norms.cosines.iter().flatten();
+        if !cosines.clone().all(|cosines| cosines.len() == norms.key.len()) {
+            return Err(Error::data(format!("{}: expected a cosine for each norm", place())));
+        }
+        if !cosines.flat_map(|cosines| cosines.values()).all(|cosine| cosine.is_finite()) {
+            return Err(Error::data(format!("{}: a cosine is not a finite number", place())));
         }
         if all[owner].norms.insert((request, layer, head), norms).is_some() {
             return Err(Error::data(format!("{} appears twice", place())));
@@ -479,19 +694,117 @@ fn check_norms(recording: &Recording) -> Result<()> {
     Ok(())
 }
 
+/// How a table of vectors is read.
+struct VectorTable {
+    name: &'static str,
+    head: &'static str,
+    number: &'static str,
+    columns: &'static [&'static str],
+    into: fn(&mut Recording) -> &mut Vectors,
+}
+
+static QUERY_VECTORS: VectorTable = VectorTable {
+    name: "queries",
+    head: "query_head",
+    number: "step",
+    columns: &["q"],
+    into: |recording| &mut recording.queries,
+};
+
+static PAIR_VECTORS: VectorTable = VectorTable {
+    name: "kv_vectors",
+    head: "kv_head",
+    number: "token",
+    columns: &["k", "v"],
+    into: |recording| &mut recording.pairs,
+};
+
+/// Takes the vectors of a batch; their elements are not copied.
+fn read_vectors(
+    all: &mut [Recording],
+    owners: &BTreeMap<u64, usize>,
+    batch: &RecordBatch,
+    table: &VectorTable,
+) -> Result<()> {
+    let places = Places::read_by(batch, table.name, table.head)?;
+    let number = primitive::<UInt32Type>(batch, table.name, table.number)?;
+    let found: Vec<(Float32Array, usize)> =
+        table.columns.iter().map(|name| vectors(batch, table.name, name)).collect::<Result<_>>()?;
+    let mut batch_of: BTreeMap<usize, usize> = BTreeMap::new();
+    for at in 0..batch.num_rows() {
+        let (owner, _) = places.owner(all, owners, table.name, at)?;
+        let recording = &mut all[owner];
+        let expected = recording.head_dim;
+        if let Some((_, width)) = found.iter().find(|(_, width)| *width != expected as usize) {
+            let name = table.name;
+            return Err(Error::data(format!("{name}: expected vectors of {expected} elements, found {width}")));
+        }
+        let into = (table.into)(recording);
+        let batch = *batch_of.entry(owner).or_insert_with(|| {
+            into.batches.push(found.iter().map(|(values, _)| values.clone()).collect());
+            into.batches.len() - 1
+        });
+        into.rows.entry(places.get(at)).or_default().push(VectorRow { number: number.value(at), batch, at });
+    }
+    Ok(())
+}
+
+/// The elements of a column of vectors, and how many each has.
+fn vectors(batch: &RecordBatch, table: &str, name: &str) -> Result<(Float32Array, usize)> {
+    let column = known(batch, table, name)?;
+    let wrong =
+        || Error::data(format!("{table}: column `{name}`: expected vectors of Float32, found {}", column.data_type()));
+    let list = column.as_fixed_size_list_opt().ok_or_else(wrong)?;
+    let values = list.values().as_primitive_opt::<Float32Type>().ok_or_else(wrong)?;
+    if values.null_count() > 0 || !values.values().iter().all(|x| x.is_finite()) {
+        return Err(Error::data(format!(
+            "{table}: a vector of column `{name}` holds an element that is no finite number"
+        )));
+    }
+    Ok((values.clone(), usize::try_from(list.value_length()).unwrap_or(0)))
+}
+
+/// Sorts vectors by step or token. Those of a head's tokens must be without gaps.
+fn index_vectors(recording: &mut Recording) -> Result<()> {
+    for (vectors, table) in [(&mut recording.queries, &QUERY_VECTORS), (&mut recording.pairs, &PAIR_VECTORS)] {
+        for ((request, layer, head), rows) in &mut vectors.rows {
+            rows.sort_by_key(|row| row.number);
+            let is_next = |pair: &[VectorRow]| matches!(pair, [a, b] if a.number == b.number);
+            let VectorTable { name, head: of, number, .. } = table;
+            let place = format!("{name}: request {request}, layer {layer}, {of} {head}");
+            if let Some([row, _]) = rows.windows(2).find(|pair| is_next(pair)) {
+                return Err(Error::data(format!("{place}: {number} {} appears twice", row.number)));
+            }
+            let gap = rows.iter().enumerate().find(|(at, row)| row.number as usize != *at);
+            if let (Some((at, row)), true) = (gap, *number == "token") {
+                return Err(Error::data(format!("{place}: expected token {at}, found {}", row.number)));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// The columns that say where a row belongs.
 struct Places {
     request: PrimitiveArray<UInt64Type>,
     layer: PrimitiveArray<UInt16Type>,
     head: PrimitiveArray<UInt16Type>,
+    /// Whether heads are query heads.
+    is_query: bool,
 }
 
 impl Places {
     fn read(batch: &RecordBatch, table: &str) -> Result<Self> {
+        Self::read_by(batch, table, "kv_head")
+    }
+
+    /// The same with the name of the column that holds the head.
+    fn read_by(batch: &RecordBatch, table: &str, head: &str) -> Result<Self> {
         Ok(Self {
             request: primitive(batch, table, "request_id")?,
             layer: primitive(batch, table, "layer")?,
-            head: primitive(batch, table, "kv_head")?,
+            head: primitive(batch, table, head)?,
+            is_query: head == QUERY_VECTORS.head,
         })
     }
 
@@ -505,11 +818,12 @@ impl Places {
         let lost = || Error::data(format!("{table}: request {request} belongs to no recording"));
         let owner = *owners.get(&request).ok_or_else(lost)?;
         let recording = &all[owner];
-        let (layers, heads) = (recording.layers, recording.kv_heads);
+        let (heads, kind) = if self.is_query { (recording.query_heads, "query") } else { (recording.kv_heads, "KV") };
+        let layers = recording.layers;
         if u32::from(layer) >= layers || u32::from(head) >= heads {
             return Err(Error::data(format!(
-                "{table}: request {request}: layer {layer}, KV head {head} is beyond the {layers} layers and {heads} KV heads \
-                 of the recording"
+                "{table}: request {request}: layer {layer}, {kind} head {head} is beyond the {layers} layers and {heads} {kind} \
+                 heads of the recording"
             )));
         }
         let found = recording.requests.binary_search_by_key(&request, |candidate| candidate.request_id);
@@ -551,7 +865,10 @@ fn texts(batch: &RecordBatch, table: &str, name: &str) -> Result<Vec<Option<Stri
 }
 
 fn lists(batch: &RecordBatch, table: &str, name: &str) -> Result<Lists> {
-    let column = known(batch, table, name)?;
+    lists_of(known(batch, table, name)?, table, name)
+}
+
+fn lists_of(column: &ArrayRef, table: &str, name: &str) -> Result<Lists> {
     let wrong =
         || Error::data(format!("{table}: column `{name}`: expected a list of Float32, found {}", column.data_type()));
     let list: &ListArray = column.as_list_opt::<i32>().ok_or_else(wrong)?;
@@ -559,7 +876,7 @@ fn lists(batch: &RecordBatch, table: &str, name: &str) -> Result<Lists> {
     if values.null_count() > 0 {
         return Err(Error::data(format!("{table}: lists of column `{name}` hold unknown values")));
     }
-    Ok(Lists { offsets: list.offsets().clone(), values: values.clone() })
+    Ok(Lists { nulls: list.nulls().cloned(), offsets: list.offsets().clone(), values: values.clone() })
 }
 
 #[cfg(test)]

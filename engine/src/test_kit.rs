@@ -7,39 +7,6 @@ use crate::workload::Workload;
 
 /// A plan with one layer group per `keep`, whose KV takes 1 byte per token and group, so that `capacity` counts tokens.
 pub(crate) fn toy_plan(keeps: &[Keep], capacity: u64) -> Plan {
-    let kv = KvShape {
-        attention: Attention::Full,
-        query_heads: 1,
-        kv_heads: 1,
-        key_dim: 1,
-        value_dim: 0,
-        macs_per_pair: 1.0,
-        prefill_macs_per_pair: 1.0,
-    };
-    let group = |keep: &Keep| PlanGroup {
-        group: Group {
-            model_group: 0,
-            layers: 1,
-            kv,
-            keep: *keep,
-            format: "toy".to_owned(),
-            token_bytes: 1,
-            is_16bit: true,
-            read_flops: 0.0,
-            write_flops: 0.0,
-            score_flops: 0.0,
-        },
-        layers: 1.0,
-        token_bytes_per_accelerator: 1.0,
-        token_bytes: 1,
-        pair_flops: 1.0,
-        prefill_pair_flops: 1.0,
-        kv_bytes_per_ns: 0.11,
-        floor_ns: 100.0,
-        read_flops: 0.3,
-        write_flops: 0.2,
-        score_flops: 0.1,
-    };
     let linear = Linear {
         layers: 1.0,
         attention_bytes: 20_000.0,
@@ -54,7 +21,7 @@ pub(crate) fn toy_plan(keeps: &[Keep], capacity: u64) -> Plan {
         ffn_flops_unsharded: 60_000.0,
     };
     Plan {
-        groups: keeps.iter().map(group).collect(),
+        groups: keeps.iter().map(|keep| toy_group(*keep)).collect(),
         linear: vec![linear],
         tensor: 1.0,
         layers: 1.0,
@@ -74,6 +41,50 @@ pub(crate) fn toy_plan(keeps: &[Keep], capacity: u64) -> Plan {
         capacity_bytes: capacity,
         eviction_is_private: true,
         certainty: Certainty::Assumed,
+    }
+}
+
+fn toy_group(keep: Keep) -> PlanGroup {
+    let kv = KvShape {
+        attention: Attention::Full,
+        query_heads: 1,
+        kv_heads: 1,
+        key_dim: 1,
+        value_dim: 0,
+        macs_per_pair: 1.0,
+        prefill_macs_per_pair: 1.0,
+    };
+    PlanGroup {
+        group: Group {
+            model_group: 0,
+            layers: 1,
+            kv,
+            keep,
+            format: "toy".to_owned(),
+            token_bytes: 1,
+            held_bytes: 1,
+            residual: crate::policy::quantize::Residual::default(),
+            read_tokens: None,
+            index_bytes: 0,
+            is_16bit: true,
+            read_flops: 0.0,
+            write_flops: 0.0,
+            score_flops: 0.0,
+        },
+        layers: 1.0,
+        token_bytes_per_accelerator: 1.0,
+        index_bytes_per_accelerator: 0.0,
+        residual_bytes_per_accelerator: 0.0,
+        written_bytes_per_accelerator: 1.0,
+        token_bytes: 1,
+        read_lane: None,
+        pair_flops: 1.0,
+        prefill_pair_flops: 1.0,
+        kv_bytes_per_ns: 0.11,
+        floor_ns: 100.0,
+        read_flops: 0.3,
+        write_flops: 0.2,
+        score_flops: 0.1,
     }
 }
 

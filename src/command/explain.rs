@@ -1,5 +1,7 @@
 //! `kvtoll explain`: what a name means, wherever it comes from.
 
+mod stack;
+
 use std::fmt::Write as _;
 
 use engine::error::{Result, unknown};
@@ -16,16 +18,25 @@ use crate::{embedded, ingest};
 /// Arguments of `kvtoll explain`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A metric, policy, machine, model, query, format, table, price book or engine
+    /// A metric, policy stack, machine, model, query, format, table, price book or engine
     pub name: String,
+    /// The model that a policy stack acts on; see `kvtoll list models`
+    #[arg(long, value_name = "MODEL")]
+    pub model: Option<String>,
+    /// Tokens of the prompt that bytes of a policy stack are given for
+    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
+    pub prompt: u32,
 }
 
 /// Runs `kvtoll explain`.
 pub fn run(args: &Args) -> Result<Exit> {
     let name = args.name.as_str();
+    if let Some(model) = &args.model {
+        return say(&stack::explain(name, model, args.prompt)?);
+    }
     let texts: Vec<String> = [
         metric(name),
-        stage(name),
+        stage(name)?,
         machine_preset(name)?,
         model_preset(name)?,
         query(name)?,
@@ -38,6 +49,9 @@ pub fn run(args: &Args) -> Result<Exit> {
     .flatten()
     .collect();
     if texts.is_empty() {
+        if name.contains(['+', '(']) {
+            return say(&stack::without_model(name)?);
+        }
         return Err(unknown("name", name, names()));
     }
     say(&texts.join("\n"))
@@ -64,8 +78,8 @@ fn metric(name: &str) -> Option<String> {
     Some(text)
 }
 
-fn stage(name: &str) -> Option<String> {
-    let kind = policy::ALL.iter().find(|kind| kind.name == name)?;
+fn stage(name: &str) -> Result<Option<String>> {
+    let Some(kind) = policy::ALL.iter().find(|kind| kind.name == name) else { return Ok(None) };
     let mut text = format!("policy {name}\n  {}\n  source: {}\n", kind.doc, kind.source);
     for param in kind.params {
         let _ = writeln!(text, "  {} = {}: {}", param.name, param.default, param.doc);
@@ -74,16 +88,11 @@ fn stage(name: &str) -> Option<String> {
     if !needs.is_empty() {
         let _ = writeln!(text, "  its error needs, in a recording: {}", needs.join(", "));
     }
-    let deployment = &kind.deployment;
-    let yes = |flag: bool| if flag { "yes" } else { "no" };
-    let _ = writeln!(
-        text,
-        "  deployment: engines {}; training {}; breaks prefix sharing {}",
-        deployment.engines,
-        yes(deployment.training),
-        yes(deployment.breaks_sharing)
-    );
-    Some(text)
+    let _ = writeln!(text, "  deployment: {}", stack::deployment(kind));
+    text.push_str("  bytes and arithmetic on a model: kvtoll explain 'STACK' --model MODEL\n");
+    text.push_str("  predicted error, from a recording: kvtoll query STORE policy-error\n");
+    text.push_str(&stack::published(name)?);
+    Ok(Some(text))
 }
 
 fn machine_preset(name: &str) -> Result<Option<String>> {

@@ -9,16 +9,17 @@ use std::path::PathBuf;
 use arrow::array::{AsArray, RecordBatch};
 use engine::cost::BLOCK_TOKENS;
 use engine::error::{Error, Result};
-use engine::policy::attention_error;
-use engine::recording::{Recording, recordings};
+use engine::model::Model;
+use engine::policy::{Measured, Stack, attention_error, premise};
+use engine::recording::Recording;
 use engine::replay::{Found, Mode, Run, Scenario, Source, replay, tables};
-use engine::schema::canonical::{ATTENTION, KV_STATS, PREFILL_SCORES, RECORDINGS, REQUESTS, SOURCES};
+use engine::schema::canonical::SOURCES;
 use engine::serving::Fate;
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
 use self::sources::{available, choose, column, load, with_requests};
-use super::{Exit, print, talk};
+use super::{Exit, print, recorded, talk};
 use crate::output::Format;
 use crate::scenario::{Spec, product, read};
 use crate::sql;
@@ -160,7 +161,7 @@ pub(crate) struct Done {
 /// Replays what is wanted and writes the run; `None` after a dry run.
 pub(crate) fn carry_out(store: &mut Store, wanted: &Wanted) -> Result<Option<Done>> {
     let specs = specs(wanted)?;
-    let (sources, scenarios) = resolve(store, &specs)?;
+    let (sources, mut scenarios) = resolve(store, &specs)?;
     if wanted.dry_run {
         for scenario in &scenarios {
             let workload = &sources[scenario.workload].workload;
@@ -170,7 +171,13 @@ pub(crate) fn carry_out(store: &mut Store, wanted: &Wanted) -> Result<Option<Don
         return Ok(None);
     }
     let id = run_id(store, &sources, &scenarios)?;
-    let errors = recorded_errors(store, &scenarios);
+    let found = recorded::load(store).unwrap_or_else(|error| {
+        talk::warn(&format!("the recordings of the store cannot be used, so no error is known: {error}"));
+        Vec::new()
+    });
+    measure(&found, &mut scenarios);
+    let errors = recorded_errors(&found, &scenarios);
+    drop(found);
     let bar = talk::bar(None);
     bar.set_message(format!("replaying {} scenarios", scenarios.len()));
     let found = replay_all(&sources, &scenarios, wanted.threads)?;
@@ -272,49 +279,51 @@ fn run_id(store: &Store, sources: &[Source], scenarios: &[Scenario]) -> Result<S
     Ok(id)
 }
 
-/// What each policy loses on each recording of the store.
-fn recorded_errors(store: &Store, scenarios: &[Scenario]) -> Vec<RecordBatch> {
-    let recorded = match load_recordings(store) {
-        Ok(recorded) => recorded,
-        Err(error) => {
-            talk::warn(&format!("the recordings of the store cannot be used, so no error is known: {error}"));
-            Vec::new()
-        }
-    };
-    let mut names = Vec::new();
-    let mut batches = Vec::new();
+/// What each policy loses on each recording of the store. Pairs of them run side by side; batches and warnings come in
+/// the order of the scenarios.
+fn recorded_errors(recorded: &[Recording], scenarios: &[Scenario]) -> Vec<RecordBatch> {
+    let mut stacks: Vec<&Stack> = Vec::new();
     for scenario in scenarios {
-        let name = scenario.policy.name();
-        if names.contains(&name) {
-            continue;
+        if stacks.iter().all(|stack| stack.name() != scenario.policy.name()) {
+            stacks.push(&scenario.policy);
         }
-        for recording in &recorded {
-            match attention_error(&scenario.policy, recording, ERROR_STEPS) {
-                Ok(batch) => batches.push(batch),
-                Err(error) => {
-                    talk::warn(&format!("no error of `{name}` on the recording of {}: {error}", recording.model));
-                }
+    }
+    let pairs: Vec<(&Stack, &Recording)> =
+        stacks.iter().flat_map(|stack| recorded.iter().map(move |recording| (*stack, recording))).collect();
+    let found: Vec<Result<RecordBatch>> =
+        pairs.par_iter().map(|(stack, recording)| attention_error(stack, recording, ERROR_STEPS)).collect();
+    let mut batches = Vec::new();
+    for ((stack, recording), found) in pairs.into_iter().zip(found) {
+        if let Some(premise) = premise(stack, recording).filter(|premise| !premise.holds()) {
+            talk::warn(&format!("{}: {}", recording.label(), premise.text()));
+        }
+        match found {
+            Ok(batch) => batches.push(batch),
+            Err(error) => {
+                let name = stack.name();
+                talk::warn(&format!("no error of `{name}` on the recording of {}: {error}", recording.model));
             }
         }
-        names.push(name);
     }
     batches
 }
 
-fn load_recordings(store: &Store) -> Result<Vec<Recording>> {
-    let found = store.read(&RECORDINGS)?;
-    let Some(first) = found.first() else { return Ok(Vec::new()) };
-    let all = arrow::compute::concat_batches(&first.schema(), &found)?;
-    if all.num_rows() == 0 {
-        return Ok(Vec::new());
+/// Tells policies whose bytes depend on attention what they kept of the first recording that has the layers and KV heads of
+/// their model. Without one their scenarios fail, and say why.
+fn measure(recorded: &[Recording], scenarios: &mut [Scenario]) {
+    for scenario in scenarios.iter_mut().filter(|scenario| !scenario.policy.bytes_need().is_empty()) {
+        let of_model = recorded.iter().find(|recording| is_of(recording, &scenario.model));
+        // Why a recording cannot tell is said where its error is computed.
+        if let Some(Ok(Some(measured))) = of_model.map(|recording| Measured::of(&scenario.policy, recording)) {
+            scenario.policy = scenario.policy.clone().with_measured(measured);
+        }
     }
-    recordings(
-        &all,
-        &store.read(&REQUESTS)?,
-        &store.read(&ATTENTION)?,
-        &store.read(&PREFILL_SCORES)?,
-        &store.read(&KV_STATS)?,
-    )
+}
+
+/// Whether a recording has the layers and KV heads of a model.
+fn is_of(recording: &Recording, model: &Model) -> bool {
+    let layers: u32 = model.groups.iter().map(|group| group.layers).sum();
+    layers == recording.layers && model.groups.iter().all(|group| group.kv.kv_heads == recording.kv_heads)
 }
 
 fn replay_all(sources: &[Source], scenarios: &[Scenario], threads: Option<usize>) -> Result<Vec<Result<Found>>> {

@@ -470,8 +470,11 @@ fn error_rows() -> Vec<Vec<Cell>> {
                         Some(lost * 0.4),
                         quantized.then_some(0.02),
                         quantized.then_some(0.012),
+                        Some(lost * 0.3),
+                        Some("norms"),
                         0.25,
                         if scale > 0.0 { "selection" } else { "key_format" },
+                        None::<&str>,
                     ]);
                 }
             }

@@ -11,6 +11,7 @@ mod command_line;
 mod fuzz;
 mod laws;
 mod limits;
+mod policies;
 mod quickstart;
 mod readme;
 mod recorded;

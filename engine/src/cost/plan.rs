@@ -4,7 +4,7 @@ use super::Pool;
 use crate::error::{Error, Result};
 use crate::machine::{Accelerator, Machine};
 use crate::model::{Attention, Certainty, Model, WeightDtype};
-use crate::policy::{Group, Shape};
+use crate::policy::{Group, Keep, Shape};
 
 /// Tokens of one KV block of the engine (vLLM's default).
 pub const BLOCK_TOKENS: u32 = 16;
@@ -34,10 +34,20 @@ pub struct PlanGroup {
     pub group: Group,
     /// Number of layers.
     pub layers: f64,
-    /// KV bytes of one kept token that one accelerator holds, all layers.
+    /// KV bytes of one kept token that one accelerator reads, all layers.
     pub token_bytes_per_accelerator: f64,
-    /// KV bytes of one kept token on all accelerators of the instance, replicas included, all layers.
+    /// Bytes beside them that the selection stores for each kept token on one accelerator and reads in each decode step,
+    /// all layers.
+    pub index_bytes_per_accelerator: f64,
+    /// Bytes that the newest tokens of a request take more in 16 bits on one accelerator, all layers, on average over
+    /// lengths; each decode step reads them.
+    pub residual_bytes_per_accelerator: f64,
+    /// Bytes that one new token is stored in on one accelerator, all layers.
+    pub written_bytes_per_accelerator: f64,
+    /// Bytes stored for one kept token on all accelerators of the instance, replicas included, all layers.
     pub token_bytes: u64,
+    /// Where among the lanes the tokens are that a decode step reads, if not all that are kept.
+    pub read_lane: Option<usize>,
     /// Arithmetic of one query with one kept token per accelerator, all layers, decode.
     pub pair_flops: f64,
     /// The same in prefill.
@@ -142,6 +152,26 @@ impl Plan {
         u64::from(BLOCK_TOKENS) * self.groups[group].token_bytes
     }
 
+    /// How many counts of kept tokens a batch has: one for each group, then one for each that reads less than it keeps.
+    pub fn lanes(&self) -> usize {
+        self.groups.len() + self.groups.iter().filter(|group| group.read_lane.is_some()).count()
+    }
+
+    /// The group of each lane and how many tokens it counts. Lanes from `groups.len()` on count tokens that are read; they
+    /// store nothing of their own.
+    pub fn lane_keeps(&self) -> impl Iterator<Item = (usize, Keep)> {
+        let kept = self.groups.iter().enumerate().map(|(at, group)| (at, group.group.keep));
+        let read = self.groups.iter().enumerate().filter(|(_, group)| group.read_lane.is_some());
+        let capped =
+            |group: &PlanGroup| group.group.read_tokens.map_or(group.group.keep, |most| group.group.keep.capped(most));
+        kept.chain(read.map(move |(at, group)| (at, capped(group))))
+    }
+
+    /// The keep of one lane; see [`Plan::lane_keeps`].
+    pub fn lane_keep(&self, lane: usize) -> Keep {
+        self.lane_keeps().nth(lane).map_or(Keep::ALL, |(_, keep)| keep)
+    }
+
     /// Bytes that one more token adds to a long context.
     pub fn growing_bytes(&self) -> u64 {
         self.groups.iter().filter(|group| group.group.keep.total.is_none()).map(|group| group.token_bytes).sum()
@@ -198,7 +228,11 @@ pub fn plan(model: &Model, shape: &Shape, machine: &Machine, dtype: WeightDtype,
     let (peak, matmul) = linear_rate(accelerator, efficiency, dtype);
     let bf16 = accelerator.bf16_flops.value * efficiency.matmul_bf16.value;
     let bandwidth = accelerator.memory_bytes_per_s.value;
-    let groups = shape.groups.iter().map(|group| plan_group(group, machine, parallel.tensor)).collect();
+    let mut groups: Vec<PlanGroup> =
+        shape.groups.iter().map(|group| plan_group(group, machine, parallel.tensor)).collect();
+    let first = groups.len();
+    let paged = groups.iter_mut().filter(|group| group.group.read_tokens.is_some());
+    paged.zip(first..).for_each(|(group, lane)| group.read_lane = Some(lane));
     let weight_bytes = model.params() * dtype.bytes();
     let weight_read = if dtype == WeightDtype::Bf16 { &efficiency.weight_read } else { &efficiency.weight_read_8bit };
     Ok(Plan {
@@ -259,6 +293,9 @@ fn plan_group(group: &Group, machine: &Machine, tensor: u32) -> PlanGroup {
     let heads = kv.kv_heads.div_ceil(tensor);
     let head_bytes = group.token_bytes / u64::from(kv.kv_heads.max(1));
     let per_accelerator = u64::from(group.layers) * head_bytes * u64::from(heads);
+    let held = u64::from(group.layers) * (group.held_bytes / u64::from(kv.kv_heads.max(1))) * u64::from(heads);
+    let index_bytes = group.index_bytes.div_ceil(u64::from(kv.kv_heads.max(1)));
+    let index_per_accelerator = u64::from(group.layers) * index_bytes * u64::from(heads);
     let query_share = f64::from(kv.query_heads.div_ceil(tensor)) / f64::from(kv.query_heads.max(1));
     let (efficiency, floor) = if group.is_16bit {
         (&machine.efficiency.kv_read_16bit, &machine.efficiency.attention_floor_ns)
@@ -269,7 +306,11 @@ fn plan_group(group: &Group, machine: &Machine, tensor: u32) -> PlanGroup {
     PlanGroup {
         layers,
         token_bytes_per_accelerator: per_accelerator as f64,
-        token_bytes: per_accelerator * u64::from(tensor),
+        index_bytes_per_accelerator: index_per_accelerator as f64,
+        residual_bytes_per_accelerator: group.residual.mean_bytes() * layers * head_share,
+        written_bytes_per_accelerator: (held + index_per_accelerator) as f64,
+        token_bytes: (held + index_per_accelerator) * u64::from(tensor),
+        read_lane: None,
         pair_flops: 2.0 * kv.macs_per_pair * layers * query_share,
         prefill_pair_flops: 2.0 * kv.prefill_macs_per_pair * layers * query_share,
         kv_bytes_per_ns: machine.accelerator.memory_bytes_per_s.value * efficiency.value / 1e9,

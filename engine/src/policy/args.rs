@@ -131,6 +131,50 @@ impl Args {
         }
     }
 
+    /// A share in percent, as a ratio from 0 to 1.
+    ///
+    /// # Errors
+    /// Another form of value, or one above 100%.
+    pub fn share(&self, name: &str) -> Result<f64> {
+        match self.value(name)? {
+            Value::Percent(percent) if *percent <= 100.0 => Ok(percent / 100.0),
+            _ => Err(self.wrong(name, "a share from `0%` to `100%`")),
+        }
+    }
+
+    /// A number within bounds, with or without a decimal point.
+    ///
+    /// # Errors
+    /// Another form of value, or one out of range.
+    pub fn number(&self, name: &str, least: f64, most: f64) -> Result<f64> {
+        let found = match self.value(name)? {
+            Value::Count(count) => Some(*count as f64),
+            Value::Word(word) => plain_number(word),
+            Value::Percent(_) => None,
+        };
+        let found = found.filter(|found| (least..=most).contains(found));
+        found.ok_or_else(|| self.wrong(name, &format!("a number from {least} to {most}")))
+    }
+
+    /// A budget that has room for the last `window` tokens of the prompt, which are part of it. A share may come out
+    /// smaller for a short prompt; the last tokens are kept then.
+    ///
+    /// # Errors
+    /// Another form of value, and tokens fewer than the window.
+    pub fn budget_beyond(&self, name: &str, window: u32) -> Result<Budget> {
+        let budget = self.budget(name)?;
+        if let Budget::Tokens(tokens) = budget
+            && tokens < window
+        {
+            return Err(Error::usage(format!(
+                "`{}`: the budget of {tokens} tokens is smaller than the window of {window}",
+                self.kind.name
+            ))
+            .hint("the window is part of the budget: raise `budget` or lower `window`"));
+        }
+        Ok(budget)
+    }
+
     /// One of a few words.
     ///
     /// # Errors
@@ -141,6 +185,14 @@ impl Args {
         word.copied().ok_or_else(|| {
             unknown(&format!("value of `{name}` of `{}`", self.kind.name), &found, known.iter().copied())
         })
+    }
+
+    /// The value as it is printed, of any form.
+    ///
+    /// # Errors
+    /// A parameter that the stage does not have.
+    pub fn text_of(&self, name: &str) -> Result<String> {
+        Ok(self.value(name)?.to_string())
     }
 
     /// Whether the value is this word.

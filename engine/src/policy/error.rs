@@ -16,6 +16,10 @@
 //! group, whose squares sum to less than the recorded `sum_sq`; the terms are scaled up to it. What is kept after a
 //! selection is renormalised.
 //!
+//! *Output.* `output_error` is by how much the layer's output turns ([`turning`](super::turning)): exact where queries, keys
+//! and values were recorded, else estimated from the norms of V and the recorded norm of the output, with the noise above as
+//! that of the format. Merged layers without vectors get their noise from the recorded angles between layers.
+//!
 //! Inside a block of a block recording, mass is spread as the last prompt queries spread theirs (`window_rows`, else
 //! `column_sum`), or evenly where neither is known. Spread evenly, the first block's mass falls on tokens that do not have
 //! it: a sink has a small V, its neighbours do not, and the estimate is many times too high.
@@ -26,8 +30,11 @@ use arrow::array::{
     ArrayBuilder, ArrayRef, Float64Builder, RecordBatch, StringBuilder, UInt16Builder, UInt32Builder, UInt64Builder,
 };
 
-use super::select::{Units, sum_of_least};
-use super::{Args, Choice, Distortion, Selection, Stack};
+use super::minicache::{self, Premise, Role};
+use super::output::{self, Exact, Treatment};
+use super::select::{self, Units, split_sum, sum_of_least};
+use super::turning::{Sums, Turn};
+use super::{Args, Distortion, NEXT_COSINES, Selection, Stack};
 use crate::error::{Error, Result};
 use crate::recording::{Head, Recording, Step};
 use crate::schema::result::ATTENTION_ERROR;
@@ -39,63 +46,202 @@ const LEAST_MASS: f32 = 1e-3;
 /// in the layout of [`ATTENTION_ERROR`].
 ///
 /// Ratios are means over the recorded steps of the range; `logit_noise` and `quantization_error_ratio` are root mean squares.
-/// `quantization_error_ratio` is of K and V together. `recoverable_ratio` is 0: what a selection drops is held nowhere else.
+/// `quantization_error_ratio` is of K and V together. `recoverable_ratio` is 1 where a selection stores
+/// what it does not read, else 0: what it drops is held nowhere else.
 /// `limiter` is the largest of lost mass and the output errors by K and by V; where norms are unknown the roots of `Dk` and
 /// `Dv` stand in for the latter two.
 ///
 /// # Errors
 /// A channel that the recording lacks, with how to record it, and a range of no steps.
 pub fn attention_error(stack: &Stack, recording: &Recording, steps_per_range: u32) -> Result<RecordBatch> {
+    errors(stack, recording, steps_per_range, Treated::All)
+}
+
+/// The same over all steps at once, where number formats and merges treat the prompt alone and generated tokens stay as they
+/// are: how quality is measured by treating a prompt's cache once and then scoring a continuation.
+///
+/// # Errors
+/// As [`attention_error`].
+pub fn prompt_error(stack: &Stack, recording: &Recording) -> Result<RecordBatch> {
+    errors(stack, recording, u32::MAX, Treated::Prompt)
+}
+
+/// Which tokens number formats and merges treat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Treated {
+    /// All.
+    All,
+    /// Those of the prompt.
+    Prompt,
+}
+
+fn errors(stack: &Stack, recording: &Recording, steps_per_range: u32, treated: Treated) -> Result<RecordBatch> {
     if steps_per_range == 0 {
         return Err(Error::usage("expected at least 1 step per range, found 0"));
     }
-    let skip = stack.format().map(|(_, format)| format.skip).unwrap_or_default();
     let formatted = stack.distortion(recording.head_dim);
-    let mut units = Units::new(recording.block_tokens);
-    let mut buffers = Buffers::default();
-    let mut bits = Vec::new();
-    let mut rows = Rows::default();
-    for head in recording.heads() {
-        let is_skipped = skip.covers(head.layer.into(), recording.layers);
-        let distortion = if is_skipped { Distortion::NONE } else { formatted };
-        units.begin(head.request.prompt_tokens);
-        let selection = stack.selection();
-        if let Some((args, Selection { choice: Choice::OfPrompt(choose), .. })) = selection {
-            choose(args, &head, &mut units)?;
-        }
-        let tokens = tokens(&head, recording.block_tokens, distortion, &mut buffers);
-        let mut range = Range::default();
-        for step in head.steps() {
-            let index = step.step.saturating_sub(1) / steps_per_range;
-            if range.steps > 0 && range.index != index {
-                rows.push(&head, &range, distortion);
-                range = Range::default();
-            }
-            range.index = index;
-            units.grow(step.context_tokens);
-            choose_of_step(selection, &head, &step, &mut units)?;
-            range.add(&step, &units, &mut bits);
-            range.add_noise(
-                tokens.as_ref().and_then(|tokens| noise(tokens, &step, &units, distortion, recording.head_dim)),
-            );
-        }
-        if range.steps > 0 {
-            rows.push(&head, &range, distortion);
+    let selection = stack.selection();
+    let mut rows = Rows { is_recoverable: selection.is_some_and(|(_, rule)| rule.is_recoverable), ..Rows::default() };
+    let (mut units, mut buffers, mut budgets) = (Vec::new(), Vec::new(), Vec::new());
+    for heads in recording.heads_by_request() {
+        select::budgets(selection, &heads, &mut budgets)?;
+        let mut from = 0;
+        for layer in heads.chunk_by(|a, b| a.layer == b.layer) {
+            let treatment = treatment(stack, recording, layer);
+            let exact = output::exact(layer, treatment, treated)?;
+            let of_format = treatment.format.map_or(Distortion::NONE, |_| formatted);
+            let distortions = distortions(stack, layer, treatment, of_format, exact.is_some())?;
+            let budgets = budgets.get(from..from + layer.len()).unwrap_or_default();
+            from += layer.len();
+            let run = Run { selection, layer, budgets, steps_per_range, distortions, exact, treated };
+            run_layer(&run, &mut units, &mut buffers, &mut rows)?;
         }
     }
-    rows.batch(&stack.name(), recording)
+    rows.batch(&stack.name(), recording, premise(stack, recording))
 }
 
-fn choose_of_step(
-    selection: Option<(&Args, &Selection)>,
-    head: &Head<'_>,
-    step: &Step<'_>,
-    units: &mut Units,
-) -> Result<()> {
-    match selection {
-        Some((args, Selection { choice: Choice::OfStep(choose), .. })) => choose(args, head, step, units),
-        _ => Ok(()),
+/// What the stack does to the vectors of a layer.
+fn treatment<'a>(stack: &'a Stack, recording: &Recording, layer: &[Head<'_>]) -> Treatment<'a> {
+    let number = layer.first().map_or(0, |head| u32::from(head.layer));
+    let is_skipped = |(_, format): &(&Args, &super::Format)| format.skip.covers(number, recording.layers);
+    Treatment {
+        merge: stack.merge().and_then(|(_, merge)| Some((merge, merge.role(number, recording.layers)?))),
+        format: stack.format().filter(|format| !is_skipped(format)),
     }
+}
+
+/// The error of the vectors of each head of a layer, by the format and by merging.
+///
+/// # Errors
+/// A merged layer without recorded cosines, where vectors are unknown too.
+fn distortions(
+    stack: &Stack,
+    layer: &[Head<'_>],
+    treatment: Treatment<'_>,
+    of_format: Distortion,
+    is_exact: bool,
+) -> Result<Vec<Distortion>> {
+    let Some((merge, role)) = treatment.merge else { return Ok(vec![of_format; layer.len()]) };
+    let of_head = |head: &Head<'_>| {
+        let shallow = if role == Role::Shallow { head.layer } else { output::partner(head.layer, role) };
+        match head.cosines_in(shallow) {
+            Some([keys, values]) => Ok(of_format.and(merge.distortion(role, keys, values))),
+            None if is_exact => Ok(of_format),
+            None => {
+                let name = stack.merge().map_or("", |(args, _)| args.kind().name);
+                let message = format!("`{name}` needs channel `{}` for {}", NEXT_COSINES.name, head.place());
+                Err(Error::run(format!("{message}, but the recording does not have it")).hint(NEXT_COSINES.how))
+            }
+        }
+    };
+    layer.iter().map(of_head).collect()
+}
+
+/// Whether the layers that the stack merges are alike on this recording; `None` where it merges none, and where their
+/// cosines are unknown.
+pub fn premise(stack: &Stack, recording: &Recording) -> Option<Premise> {
+    let (_, merge) = stack.merge()?;
+    let pairs: Vec<[&[f32]; 2]> = recording
+        .heads()
+        .filter(|head| merge.role(head.layer.into(), recording.layers) == Some(Role::Shallow))
+        .filter_map(|head| head.cosines_in(head.layer))
+        .collect();
+    minicache::premise(pairs.iter().map(|[keys, values]| (*keys, *values)))
+}
+
+/// One layer under one stack.
+struct Run<'a, 'b> {
+    selection: Option<(&'b Args, &'b Selection)>,
+    layer: &'b [Head<'a>],
+    budgets: &'b [u32],
+    steps_per_range: u32,
+    /// By head.
+    distortions: Vec<Distortion>,
+    exact: Option<Exact>,
+    treated: Treated,
+}
+
+impl Run<'_, '_> {
+    fn distortion(&self, head: usize) -> Distortion {
+        self.distortions.get(head).copied().unwrap_or(Distortion::NONE)
+    }
+}
+
+fn run_layer(run: &Run<'_, '_>, units: &mut Vec<Units>, buffers: &mut Vec<Buffers>, rows: &mut Rows) -> Result<()> {
+    let Run { selection, layer, budgets, steps_per_range, exact, .. } = run;
+    buffers.resize_with(layer.len(), Buffers::default);
+    let tokens: Vec<Option<Tokens<'_>>> = layer
+        .iter()
+        .zip(buffers)
+        .enumerate()
+        .map(|(at, (head, buffers))| {
+            let found = tokens(head, head.unit_tokens(), run.distortion(at), buffers)?;
+            let prompt = head.request.prompt_tokens / head.unit_tokens().max(1);
+            Some(if run.treated == Treated::Prompt { Tokens { treated: prompt as usize, ..found } } else { found })
+        })
+        .collect();
+    let mut ranges: Vec<Vec<Range>> = vec![Vec::new(); layer.len()];
+    let mut turns: Vec<Turned> = Vec::new();
+    let (mut bits, mut marks) = (Vec::new(), Vec::new());
+    select::run_layer(*selection, layer, budgets, units, |at, step, units| {
+        let (Some(head), Some(ranges)) = (layer.get(at), ranges.get_mut(at)) else { return Ok(()) };
+        let index = step.step.saturating_sub(1) / steps_per_range;
+        if ranges.last().is_none_or(|range| range.index != index) {
+            ranges.push(Range { index, ..Range::default() });
+        }
+        // Heads are visited in order within a step.
+        if at == 0 {
+            turns.push(Turned { step: step.step, turn: Turn::default(), is_known: true });
+        }
+        let nth = turns.len().saturating_sub(1);
+        let (Some(range), Some(turned)) = (ranges.last_mut(), turns.last_mut()) else { return Ok(()) };
+        range.add(step, units, &mut bits);
+        let tokens = tokens.get(at).and_then(Option::as_ref);
+        let noise = tokens.and_then(|tokens| noise(tokens, step, units, run.distortion(at), head.head_dim()));
+        range.add_noise(noise);
+        match exact {
+            Some(exact) => exact.add((at, nth), step, units, &mut marks, &mut turned.turn)?,
+            None => turned.estimate(tokens, step, units, noise),
+        }
+        Ok(())
+    })?;
+    for (at, (head, ranges)) in layer.iter().zip(&ranges).enumerate() {
+        for range in ranges {
+            let output =
+                mean_turn(&turns, range).map(|error| (error, if exact.is_some() { "vectors" } else { "norms" }));
+            rows.push(head, range, run.distortion(at), output);
+        }
+    }
+    Ok(())
+}
+
+/// By how much a layer's output is turned in one step.
+struct Turned {
+    step: u32,
+    turn: Turn,
+    is_known: bool,
+}
+
+impl Turned {
+    /// Adds the estimate of one head.
+    fn estimate(&mut self, tokens: Option<&Tokens<'_>>, step: &Step<'_>, units: &Units, noise: Option<Noise>) {
+        let (Some(tokens), Some(out_norm)) = (tokens, step.out_norm.filter(|norm| norm.is_finite())) else {
+            self.is_known = false;
+            return;
+        };
+        let (kept, dropped) = tokens.sums(step, units);
+        // Without tokens that are kept there is nothing that noise could act on.
+        self.is_known &= tokens.is_exact || noise.is_some() || kept.mass == 0.0;
+        let squared = noise.map_or(0.0, |noise| noise.key + noise.value);
+        self.turn.add_estimate(kept, dropped, out_norm.into(), squared);
+    }
+}
+
+/// The mean error over the steps of a range; `None` unless it is known for all.
+fn mean_turn(turns: &[Turned], range: &Range) -> Option<f64> {
+    let within = || turns.iter().filter(|turned| (range.first..=range.last).contains(&turned.step));
+    let sum: f64 = within().map(|turned| turned.turn.error()).sum();
+    within().all(|turned| turned.is_known).then(|| sum / f64::from(range.steps.max(1)))
 }
 
 /// Buffers that are reused from head to head.
@@ -105,9 +251,10 @@ struct Buffers {
     key_sq: Vec<f32>,
     value_sq: Vec<f32>,
     units: Vec<Moments>,
+    linear: Vec<f32>,
 }
 
-/// What the noise of one head is computed from.
+/// What the noise and the turning of one head is computed from.
 struct Tokens<'a> {
     /// Share of its block's mass per token, in blocks that lie within the prompt; empty for an even spread.
     share: &'a [f32],
@@ -115,6 +262,12 @@ struct Tokens<'a> {
     value_sq: &'a [f32],
     /// Sums over the tokens of each whole unit.
     units: &'a [Moments],
+    /// `r |v|` over the tokens of each whole unit of mass 1.
+    linear: &'a [f32],
+    /// `|v|` per token.
+    values: &'a [f32],
+    /// Units that the format treats, from the first on.
+    treated: usize,
     /// Whether the format adds no noise, so that nothing need be summed.
     is_exact: bool,
 }
@@ -135,23 +288,51 @@ struct Moments {
 }
 
 /// Squared norms, and sums over each whole unit; `None` where norms were not recorded.
-fn tokens<'a>(head: &Head<'_>, unit: u32, distortion: Distortion, buffers: &'a mut Buffers) -> Option<Tokens<'a>> {
+fn tokens<'a>(head: &Head<'a>, unit: u32, distortion: Distortion, buffers: &'a mut Buffers) -> Option<Tokens<'a>> {
     let (keys, values) = head.norms()?;
     let unit = unit as usize;
-    let Buffers { share, key_sq, value_sq, units } = buffers;
+    let Buffers { share, key_sq, value_sq, units, linear } = buffers;
     let is_exact = distortion == Distortion::NONE;
     share.clear();
     key_sq.clear();
     value_sq.clear();
     units.clear();
-    if !is_exact {
-        key_sq.extend(keys.iter().map(|norm| norm * norm));
-        value_sq.extend(values.iter().map(|norm| norm * norm));
-        spread(head, unit, share);
-        let whole = key_sq.chunks_exact(unit).zip(value_sq.chunks_exact(unit)).enumerate();
-        units.extend(whole.map(|(at, (keys, values))| moments(share.get(at * unit..(at + 1) * unit), keys, values)));
+    linear.clear();
+    key_sq.extend(keys.iter().map(|norm| norm * norm));
+    value_sq.extend(values.iter().map(|norm| norm * norm));
+    spread(head, unit, share);
+    let whole = key_sq.chunks_exact(unit).zip(value_sq.chunks_exact(unit)).zip(values.chunks_exact(unit)).enumerate();
+    for (at, ((keys, values_sq), values)) in whole {
+        let share = share.get(at * unit..(at + 1) * unit);
+        units.push(moments(share, keys, values_sq));
+        let even = 1.0 / unit as f32;
+        let shares = (0..).map(|at| share.and_then(|share| share.get(at)).copied().unwrap_or(even));
+        linear.push(values.iter().zip(shares).map(|(value, share)| share * value).sum());
     }
-    Some(Tokens { share, key_sq, value_sq, units, is_exact })
+    Some(Tokens { share, key_sq, value_sq, units, linear, values, treated: usize::MAX, is_exact })
+}
+
+impl Tokens<'_> {
+    /// Sums over what a step keeps and what it drops.
+    fn sums(&self, step: &Step<'_>, units: &Units) -> (Sums, Sums) {
+        let (unit, context) = (units.tokens as usize, step.context_tokens as usize);
+        let whole = context / unit.max(1);
+        let (mut kept, mut dropped) = (Sums::default(), Sums::default());
+        for (at, (mass, is_kept)) in step.mass.iter().zip(&units.kept).enumerate() {
+            let sums = if *is_kept { &mut kept } else { &mut dropped };
+            match (self.linear.get(at), self.units.get(at)) {
+                (Some(linear), Some(moments)) if at < whole => {
+                    sums.add_unit(f64::from(*mass), f64::from(*linear), f64::from(moments.value_sq));
+                }
+                // The last unit may be filled only in part, and is spread evenly.
+                _ => {
+                    let tokens = at * unit..((at + 1) * unit).min(context);
+                    sums.add(f64::from(*mass), None, self.values.get(tokens).unwrap_or_default());
+                }
+            }
+        }
+        (kept, dropped)
+    }
 }
 
 /// Sums over the tokens of one unit; without shares its mass is spread evenly.
@@ -231,6 +412,9 @@ fn noise(tokens: &Tokens<'_>, step: &Step<'_>, units: &Units, distortion: Distor
         }
         kept += f64::from(*mass);
         sq += f64::from(square * sums.sq);
+        if at >= tokens.treated {
+            continue;
+        }
         key += f64::from(mass * sums.key);
         value_sq += f64::from(square * sums.value_sq);
         key_sq += f64::from(square * (sums.both_sq - out_sq * sums.key_sq).max(0.0));
@@ -281,7 +465,7 @@ impl Shift {
 }
 
 /// Steps of one head that share a row.
-#[derive(Default)]
+#[derive(Debug, Clone, Default)]
 struct Range {
     index: u32,
     first: u32,
@@ -303,20 +487,14 @@ impl Range {
         }
         self.last = step.step;
         self.steps += 1;
-        let dropped = units.kept.iter().filter(|kept| !**kept).count();
+        let dropped = units.kept.len() - units.count();
         if dropped == 0 {
             self.kept += 1.0;
             return;
         }
-        // The last unit may hold fewer tokens than the others.
-        let missing = step.mass.len() as u32 * units.tokens - step.context_tokens;
-        let is_last_kept = units.kept.last().copied().unwrap_or(false);
-        let kept_units = (units.kept.len() - dropped) as u32;
-        let kept = kept_units * units.tokens - if is_last_kept { missing } else { 0 };
-        self.kept += f64::from(kept) / f64::from(step.context_tokens);
-        let lost = step.mass.iter().zip(&units.kept).map(|(mass, kept)| if *kept { 0.0 } else { f64::from(*mass) });
+        self.kept += f64::from(units.kept_tokens(step.context_tokens)) / f64::from(step.context_tokens);
         // Recorded masses are rounded and may sum to a little more than 1.
-        let lost = lost.sum::<f64>().min(1.0);
+        let lost = split_sum(step.mass, &units.kept).1.min(1.0);
         let oracle = sum_of_least(step.mass, dropped, bits);
         self.lost += lost;
         self.most_lost = self.most_lost.max(lost);
@@ -342,15 +520,17 @@ impl Range {
 /// The columns under construction.
 #[derive(Default)]
 struct Rows {
+    is_recoverable: bool,
     request: UInt64Builder,
     steps: [UInt32Builder; 2],
     place: [UInt16Builder; 2],
-    ratios: [Float64Builder; 7],
+    ratios: [Float64Builder; 8],
+    output_from: StringBuilder,
     limiter: StringBuilder,
 }
 
 impl Rows {
-    fn push(&mut self, head: &Head<'_>, range: &Range, distortion: Distortion) {
+    fn push(&mut self, head: &Head<'_>, range: &Range, distortion: Distortion, output: Option<(f64, &'static str)>) {
         self.request.append_value(head.request.request_id);
         self.steps[0].append_value(range.first);
         self.steps[1].append_value(range.last);
@@ -361,16 +541,18 @@ impl Rows {
         let noise = range.mean_noise();
         let known = [mean(range.kept), lost, range.most_lost, mean(range.oracle), mean(range.regret)].map(Some);
         let noisy = [noise.map(|[logit, ..]| logit.sqrt()), noise.map(|[_, key, value]| (key + value).sqrt())];
-        for (builder, value) in self.ratios.iter_mut().zip(known.into_iter().chain(noisy)) {
+        let turned = output.map(|(error, _)| error);
+        for (builder, value) in self.ratios.iter_mut().zip(known.into_iter().chain(noisy).chain([turned])) {
             builder.append_option(value);
         }
+        self.output_from.append_option(output.map(|(_, from)| from));
         let [key, value] = noise.map_or([distortion.key, distortion.value], |[_, key, value]| [key, value]);
         self.limiter.append_value(limiter(lost, key.sqrt(), value.sqrt()));
     }
 
-    fn batch(mut self, policy: &str, recording: &Recording) -> Result<RecordBatch> {
+    fn batch(mut self, policy: &str, recording: &Recording, premise: Option<Premise>) -> Result<RecordBatch> {
         let count = ArrayBuilder::len(&self.limiter);
-        let [kept, lost, most_lost, oracle, regret, logit, output] = &mut self.ratios;
+        let [kept, lost, most_lost, oracle, regret, logit, quantized, output] = &mut self.ratios;
         let mut label = StringBuilder::new();
         let mut name = StringBuilder::new();
         for _ in 0..count {
@@ -382,8 +564,11 @@ impl Rows {
         let mut unit = UInt16Builder::new();
         // Checked to fit when the recording was read.
         unit.append_value_n(recording.block_tokens as u16, count);
+        let mut rests_on = StringBuilder::new();
+        let premise = premise.map(|premise| premise.text());
+        (0..count).for_each(|_| rests_on.append_option(premise.as_deref()));
         let mut recoverable = Float64Builder::new();
-        recoverable.append_value_n(0.0, count);
+        recoverable.append_value_n(if self.is_recoverable { 1.0 } else { 0.0 }, count);
         let columns: Vec<ArrayRef> = vec![
             Arc::new(name.finish()),
             Arc::new(label.finish()),
@@ -400,9 +585,12 @@ impl Rows {
             Arc::new(oracle.finish()),
             Arc::new(regret.finish()),
             Arc::new(logit.finish()),
+            Arc::new(quantized.finish()),
             Arc::new(output.finish()),
+            Arc::new(self.output_from.finish()),
             Arc::new(recoverable.finish()),
             Arc::new(self.limiter.finish()),
+            Arc::new(rests_on.finish()),
         ];
         Ok(RecordBatch::try_new(ATTENTION_ERROR.arrow(), columns)?)
     }

@@ -1,6 +1,6 @@
 //! The stage `full`: keeps every token. The baseline.
 
-use super::{Choice, Deployment, Floor, Keep, Kind, Rule, Selection};
+use super::{Choice, Deployment, Floor, Kept, Kind, Rule, Selection};
 
 /// `full`.
 pub(super) static KIND: Kind = Kind {
@@ -10,12 +10,6 @@ pub(super) static KIND: Kind = Kind {
     params: &[],
     needs: &[],
     source: "what every engine does",
-    deployment: Deployment {
-        calibration_tokens: 0,
-        per_model_constants: false,
-        training: false,
-        engines: "all",
-        breaks_sharing: false,
-    },
-    make: |_| Ok(Rule::Select(Selection { keep: Keep::ALL, score_flops: |_, _| 0.0, choice: Choice::All })),
+    deployment: Deployment { engines: "all", breaks_sharing: false, ..Deployment::NONE },
+    make: |_| Ok(Rule::Select(Selection { kept: Kept::All, ..Selection::plain(Choice::NONE) })),
 };

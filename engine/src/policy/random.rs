@@ -1,10 +1,11 @@
 //! The stage `random`: keeps prompt tokens at random; what any other selection must beat.
 
 use super::rng::Rng;
-use super::{Args, Budget, Choice, Deployment, Floor, Keep, Kind, Param, Rule, Selection};
-use crate::error::{Error, Result};
+use super::{Args, Choice, Deployment, Floor, Keep, Kind, Param, Rule, Selection};
+use crate::error::Result;
+use crate::recording::Head;
 
-/// `random(budget=...,seed=0,window=32)`.
+/// `random(budget=...,seed=0,window=32,sinks=0)`.
 pub(super) static KIND: Kind = Kind {
     name: "random",
     doc: "Keeps prompt tokens at random, per KV head, and the last `window` of them; generated tokens are kept.",
@@ -21,6 +22,7 @@ pub(super) static KIND: Kind = Kind {
             doc: "Seed; the choice depends on it, the request, the layer and the head.",
         },
         Param { name: "window", default: "32", doc: "Last prompt tokens, which are kept as `snapkv` keeps them." },
+        Param { name: "sinks", default: "0", doc: "First prompt tokens, which are kept too." },
     ],
     needs: &[],
     source: "kvpress, RandomPress; the kept window makes it comparable with `snapkv`",
@@ -35,26 +37,25 @@ pub(super) static KIND: Kind = Kind {
 };
 
 fn make(args: &Args) -> Result<Rule> {
-    let (budget, window) = (args.budget("budget")?, args.count("window", 0, u32::MAX)?);
+    let window = args.count("window", 0, u32::MAX)?.saturating_add(args.count("sinks", 0, u32::MAX)?);
+    let budget = args.budget_beyond("budget", window)?;
     args.seed("seed")?;
-    if let Budget::Tokens(tokens) = budget
-        && tokens < window
-    {
-        return Err(Error::usage(format!(
-            "`random`: the budget of {tokens} tokens is smaller than the window of {window}"
-        ))
-        .hint("the window is part of the budget: raise `budget` or lower `window`"));
-    }
-    let choice = Choice::OfPrompt(|args, head, units| {
-        let prompt = head.request.prompt_tokens;
-        let budget = args.budget("budget")?.tokens(prompt);
-        let tail = args.count("window", 0, u32::MAX)?.min(budget);
-        let seeds = [args.seed("seed")?, head.request.request_id, head.layer.into(), head.kv_head.into()];
-        let mut rng = Rng::of(&seeds);
-        let scores: Vec<f32> = (tail..prompt).map(|_| rng.uniform() as f32).collect();
-        units.keep_of_prompt(prompt, budget, tail, &scores);
+    let choice = Choice::of_prompt(|args, heads, _, units| {
+        for (head, units) in heads.iter().zip(units) {
+            let prompt = head.request.prompt_tokens;
+            let budget = args.budget("budget")?.tokens(prompt);
+            let tail = args.count("window", 0, u32::MAX)?.min(budget);
+            let scores = scores(args.seed("seed")?, head, prompt - tail);
+            let sinks = args.count("sinks", 0, u32::MAX)?.min(budget - tail);
+            units.keep_of_prompt(prompt, budget, (sinks, tail), &scores);
+        }
         Ok(())
     });
-    let keep = Keep { prompt: Some(budget), total: None };
-    Ok(Rule::Select(Selection { keep, score_flops: |_, _| 0.0, choice }))
+    Ok(Rule::Select(Selection::same(Keep::of_prompt(budget), choice)))
+}
+
+/// Scores of the first tokens of a head, which depend on nothing but the seed and the place.
+pub(super) fn scores(seed: u64, head: &Head<'_>, tokens: u32) -> Vec<f32> {
+    let mut rng = Rng::of(&[seed, head.request.request_id, head.layer.into(), head.kv_head.into()]);
+    (0..tokens).map(|_| rng.uniform() as f32).collect()
 }

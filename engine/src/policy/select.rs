@@ -1,29 +1,49 @@
 //! How selections choose on recorded attention: what they see, and the marks they set.
 //!
+//! A choice is made of up to four functions, each of which sees as much as it needs. [`Choice::budgets`] sees all heads of
+//! all layers of a request and may give each head a budget of its own. [`Choice::prompt`] sees the heads of one layer when
+//! the prompt is complete. [`Choice::step`] chooses for one head before a decode step attends, and [`Choice::after`] sees
+//! what the heads of one layer attended to, and may drop part of it from the next step on. So a layer at a time is in
+//! memory, and layers can be run in any order.
+//!
 //! A choice works on *units*: single tokens, or the blocks of a block recording. A budget of `C` tokens is `C / 16`
 //! blocks of 16, rounded down, and at least the blocks that must be kept: those of the observation window and the one
-//! that is being written.
+//! that is being written. The score of a block is the sum over its tokens.
+//!
+//! Among equals the lower position is kept, in every stage.
 
-use super::Args;
-use crate::error::Result;
+use std::borrow::Cow;
+
+use super::{Args, Selection};
+use crate::error::{Error, Result};
 use crate::recording::{Head, Step};
 
-/// Chooses among the prompt's units of one head.
-pub type OfPrompt = fn(&Args, &Head<'_>, &mut Units) -> Result<()>;
+/// Gives each head of a request, in the order of layer and head, a number that its stage then chooses by: prompt tokens to
+/// keep, or which class of heads it belongs to.
+pub type Budgets = fn(&Args, &[Head<'_>], &mut Vec<u32>) -> Result<()>;
 
-/// Chooses among the context's units of one head in one decode step.
-pub type OfStep = fn(&Args, &Head<'_>, &Step<'_>, &mut Units) -> Result<()>;
+/// Chooses among the prompt's units of the heads of one layer. The numbers are those of [`Budgets`], or 0 without such a
+/// function.
+pub type OfPrompt = fn(&Args, &[Head<'_>], &[u32], &mut [Units]) -> Result<()>;
 
-/// Which tokens a selection keeps.
-#[derive(Debug, Clone, Copy)]
-pub enum Choice {
-    /// All.
-    All,
-    /// Some of the prompt, chosen once when the prefill is complete; generated tokens are kept.
-    OfPrompt(OfPrompt),
-    /// Some of the context, in each decode step. On entry the marks are those of the step before, and new units are
-    /// kept; `scores` holds what the step before left there.
-    OfStep(OfStep),
+/// Chooses among the context's units of one head in one decode step. On entry the marks are those that the step before
+/// left, and new units are kept.
+pub type OfStep = fn(&Args, &Head<'_>, u32, &Step<'_>, &mut Units) -> Result<()>;
+
+/// Takes note of what the heads of one layer attended to in a step, and drops units from the next step on.
+pub type AfterStep = fn(&Args, &[Head<'_>], &[Step<'_>], &mut [Units]) -> Result<()>;
+
+/// Which tokens a selection keeps; without any function all of them.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Choice {
+    /// Budgets of single heads.
+    pub budgets: Option<Budgets>,
+    /// What is kept of the prompt once it is complete.
+    pub prompt: Option<OfPrompt>,
+    /// What a step attends to.
+    pub step: Option<OfStep>,
+    /// What is dropped after a step.
+    pub after: Option<AfterStep>,
 }
 
 /// Marks on the units of one head, with buffers that are reused from head to head.
@@ -33,15 +53,51 @@ pub struct Units {
     pub tokens: u32,
     /// Whether each unit is kept.
     pub kept: Vec<bool>,
-    /// Scores of a stage's own making.
-    pub scores: Vec<f32>,
+    /// What a stage has summed up over the steps; infinite where a unit is dropped.
+    pub sums: Vec<f64>,
+    /// A number of the stage's own.
+    pub limit: u32,
+    /// Which units were passed over in each of the last steps, as a ring of bit sets; see `scissorhands`.
+    pub history: super::scissorhands::History,
+    /// Scores and marks of the stage's own, for the time of one choice.
+    pub scratch: (Vec<f32>, Vec<bool>),
     keys: Vec<u64>,
+    places: Vec<(u64, u32)>,
+}
+
+impl Choice {
+    /// Keeps all.
+    pub const NONE: Self = Self { budgets: None, prompt: None, step: None, after: None };
+
+    /// Chooses once, when the prompt is complete; generated tokens are kept.
+    pub const fn of_prompt(prompt: OfPrompt) -> Self {
+        Self { prompt: Some(prompt), ..Self::NONE }
+    }
+
+    /// Chooses anew for each head and step.
+    pub const fn of_step(step: OfStep) -> Self {
+        Self { step: Some(step), ..Self::NONE }
+    }
 }
 
 impl Units {
     /// No units yet.
     pub fn new(tokens: u32) -> Self {
-        Self { tokens: tokens.max(1), kept: Vec::new(), scores: Vec::new(), keys: Vec::new() }
+        Self {
+            tokens: tokens.max(1),
+            kept: Vec::new(),
+            sums: Vec::new(),
+            limit: 0,
+            history: super::scissorhands::History::default(),
+            scratch: (Vec::new(), Vec::new()),
+            keys: Vec::new(),
+            places: Vec::new(),
+        }
+    }
+
+    /// A buffer for ranking.
+    pub(super) fn keys(&mut self) -> &mut Vec<u64> {
+        &mut self.keys
     }
 
     /// Units that a context of so many tokens takes.
@@ -54,33 +110,68 @@ impl Units {
         (budget / self.tokens) as usize
     }
 
+    /// Units that are kept.
+    pub fn count(&self) -> usize {
+        self.kept.iter().filter(|kept| **kept).count()
+    }
+
+    /// Tokens that are kept of a context.
+    pub fn kept_tokens(&self, context: u32) -> u32 {
+        let missing = (self.kept.len() as u32).saturating_mul(self.tokens).saturating_sub(context);
+        let is_last_kept = self.kept.last().copied().unwrap_or(false);
+        (self.count() as u32 * self.tokens).saturating_sub(if is_last_kept { missing } else { 0 })
+    }
+
     /// Begins a head: all units of its prompt are kept.
     pub fn begin(&mut self, prompt: u32) {
         let units = self.of(prompt);
         self.kept.clear();
         self.kept.resize(units, true);
-        self.scores.clear();
+        self.sums.clear();
+        self.limit = 0;
     }
 
-    /// Grows to a context; new units are kept.
+    /// Grows to a context; new units are kept, and nothing is summed for them yet.
     pub fn grow(&mut self, context: u32) {
         let units = self.of(context);
         self.kept.resize(units, true);
+        if !self.sums.is_empty() {
+            self.sums.resize(units, 0.0);
+        }
     }
 
-    /// Keeps `budget` tokens of a prompt: the last `tail` of them and the best of the others by the sum of `scores` (one
-    /// per token before the tail) over the unit. Units that the tail touches are kept.
-    pub fn keep_of_prompt(&mut self, prompt: u32, budget: u32, tail: u32, scores: &[f32]) {
+    /// Keeps `budget` tokens of a prompt: its first `sinks`, its last `tail`, and the best of the others by the sum of
+    /// `scores` over the unit. There is one score per prompt token; those of the tail may be left out. Units that the
+    /// sinks or the tail touch are kept in any case.
+    pub fn keep_of_prompt(&mut self, prompt: u32, budget: u32, (sinks, tail): (u32, u32), scores: &[f32]) {
         let units = self.of(prompt);
         self.begin(prompt);
         if budget >= prompt {
             return;
         }
-        let ranked = self.within(prompt - tail.min(prompt));
-        let kept = self.within(budget).max(units - ranked).max(1);
-        let unit = self.tokens as usize;
-        let sums: Vec<f32> = scores.chunks_exact(unit).take(ranked).map(|scores| scores.iter().sum()).collect();
-        mark_best(&sums, kept - (units - ranked), &mut self.keys, &mut self.kept);
+        let (first, ranked) = self.middle(prompt, sinks, tail);
+        let kept = self.within(budget).max(first + units - ranked).max(1);
+        let sums = sums_of(scores, self.tokens, (first, ranked));
+        self.keep_units(&sums, first, kept - first - (units - ranked));
+    }
+
+    /// Keeps the first `sinks` and the last `tail` tokens of a prompt, in whole units, and nothing between.
+    pub fn keep_ends_of_prompt(&mut self, prompt: u32, sinks: u32, tail: u32) {
+        self.begin(prompt);
+        let (first, to) = self.middle(prompt, sinks, tail);
+        self.kept.iter_mut().take(to).skip(first).for_each(|kept| *kept = false);
+    }
+
+    /// Keeps the best `count` of the units from `first` on that have a score; leaves the others as they are.
+    pub fn keep_units(&mut self, scores: &[f32], first: usize, count: usize) {
+        mark_best(scores, count, &mut self.keys, self.kept.get_mut(first..).unwrap_or_default());
+    }
+
+    /// The units between those that the first `sinks` and the last `tail` tokens of a prompt touch: from, to.
+    pub fn middle(&self, prompt: u32, sinks: u32, tail: u32) -> (usize, usize) {
+        // A last unit that is not full is the one that is being written.
+        let to = self.within(prompt - tail.min(prompt));
+        (self.of(sinks.min(prompt)).min(to), to)
     }
 
     /// Keeps `budget` tokens of a context: its first `sinks` and its last ones. At least the unit that is being written
@@ -95,10 +186,207 @@ impl Units {
         }
     }
 
-    /// Keeps the best `count` units by these scores.
-    pub fn keep_best(&mut self, scores: &[f32], count: usize) {
-        mark_best(scores, count, &mut self.keys, &mut self.kept);
+    /// The mass on what is kept.
+    pub fn kept_mass(&self, mass: &[f32]) -> f64 {
+        split_sum(mass, &self.kept).0
     }
+
+    /// Adds a step's mass to the sums, renormalised over what is kept (POLICIES 0.3.5).
+    pub fn add_renormalised(&mut self, mass: &[f32]) {
+        let kept = self.kept_mass(mass);
+        if kept > 0.0 {
+            let scale = 1.0 / kept;
+            // Sums of dropped units are infinite and stay so.
+            self.sums.iter_mut().zip(mass).for_each(|(sum, mass)| *sum += scale * f64::from(*mass));
+        }
+    }
+
+    /// Begins sums: one score per prompt token, added up over each unit, infinite where a unit is not kept.
+    pub fn begin_sums(&mut self, scores: &[f32]) {
+        let unit = self.tokens as usize;
+        self.sums.clear();
+        self.sums.extend(scores.chunks(unit).map(|scores| scores.iter().map(|score| f64::from(*score)).sum::<f64>()));
+        self.sums.resize(self.kept.len(), 0.0);
+        self.sums.iter_mut().zip(&self.kept).filter(|(_, kept)| !**kept).for_each(|(sum, _)| *sum = f64::INFINITY);
+    }
+
+    /// The first unit that the last `recent` tokens of a context touch.
+    pub fn recent_from(&self, context: u32, recent: u32) -> usize {
+        if recent == 0 { self.of(context) } else { self.within(context.saturating_sub(recent)) }
+    }
+
+    /// Drops the units of the smallest sums among the first `before` until no more than `count` are kept in all.
+    pub fn drop_least(&mut self, before: usize, count: usize) {
+        self.drop_least_by(before, count, |_, sum| sum);
+    }
+
+    /// The same by a rank that is made of the unit's place and sum; it is not negative, and infinite where the sum is.
+    pub fn drop_least_by(&mut self, before: usize, count: usize, rank: impl Fn(usize, f64) -> f64) {
+        let over = self.count().saturating_sub(count);
+        let before = before.min(self.sums.len()).min(self.kept.len());
+        if over <= 2 {
+            for _ in 0..over {
+                let Some(at) = last_least(self.sums.get(..before).unwrap_or_default(), &rank) else { return };
+                self.drop(at);
+            }
+            return;
+        }
+        let Self { places, sums, kept, .. } = self;
+        places.clear();
+        let candidates = sums.iter().zip(kept.iter()).take(before).enumerate().filter(|(_, (_, kept))| **kept);
+        // Ranks are not negative, so that their bits sort as they do.
+        places.extend(candidates.map(|(at, (sum, _))| (rank(at, *sum).to_bits(), !(at as u32))));
+        let over = over.min(places.len());
+        if over < places.len() {
+            places.select_nth_unstable(over);
+        }
+        for index in 0..over {
+            if let Some((_, at)) = self.places.get(index).copied() {
+                self.drop(!at as usize);
+            }
+        }
+    }
+
+    /// Drops one unit for good.
+    pub fn drop(&mut self, at: usize) {
+        if let (Some(kept), Some(sum)) = (self.kept.get_mut(at), self.sums.get_mut(at)) {
+            *kept = false;
+            *sum = f64::INFINITY;
+        }
+    }
+}
+
+/// The place of the smallest rank, among equals the last; `None` if none is finite.
+fn last_least(sums: &[f64], rank: impl Fn(usize, f64) -> f64) -> Option<usize> {
+    // Finding the value first leaves a loop without branches.
+    let mut lanes = [f64::INFINITY; 8];
+    for (chunk, sums) in sums.chunks(8).enumerate() {
+        for (at, (least, sum)) in lanes.iter_mut().zip(sums).enumerate() {
+            let rank = rank(chunk * 8 + at, *sum);
+            *least = if rank < *least { rank } else { *least };
+        }
+    }
+    let least = lanes.into_iter().fold(f64::INFINITY, f64::min);
+    let is_least = |&at: &usize| sums.get(at).is_some_and(|sum| rank(at, *sum).total_cmp(&least).is_eq());
+    if least < f64::INFINITY { (0..sums.len()).rev().find(is_least) } else { None }
+}
+
+/// The sum of the mass where a mark is set, and where none is.
+///
+/// Recorded masses have few bits, so that sums in double precision are exact and do not depend on their order.
+pub fn split_sum(mass: &[f32], kept: &[bool]) -> (f64, f64) {
+    let mut lanes = [[0.0_f64; 8]; 2];
+    for (mass, kept) in mass.chunks(8).zip(kept.chunks(8)) {
+        let [inside, outside] = &mut lanes;
+        for (((inside, outside), mass), kept) in inside.iter_mut().zip(outside).zip(mass).zip(kept) {
+            let mass = f64::from(*mass);
+            *inside += if *kept { mass } else { 0.0 };
+            *outside += if *kept { 0.0 } else { mass };
+        }
+    }
+    let [inside, outside] = lanes.map(|lanes| lanes.into_iter().sum());
+    (inside, outside)
+}
+
+/// Scores of the units from and to a place: sums over the tokens of each.
+pub fn sums_of(scores: &[f32], unit: u32, (from, to): (usize, usize)) -> Cow<'_, [f32]> {
+    let unit = unit as usize;
+    let end = (to * unit).min(scores.len());
+    let tokens = scores.get((from * unit).min(end)..end).unwrap_or_default();
+    if unit == 1 { tokens.into() } else { tokens.chunks(unit).map(|scores| scores.iter().sum::<f32>()).collect() }
+}
+
+/// Budgets of all heads of a request, in their order; zeros where the selection has none of its own.
+pub fn budgets(selection: Option<(&Args, &Selection)>, heads: &[Head<'_>], budgets: &mut Vec<u32>) -> Result<()> {
+    budgets.clear();
+    if let Some((args, Selection { choice: Choice { budgets: Some(find), .. }, .. })) = selection {
+        find(args, heads, budgets)?;
+    }
+    budgets.resize(heads.len(), 0);
+    Ok(())
+}
+
+/// Runs a selection over the recorded steps of the heads of one layer.
+///
+/// `budgets` are those heads' from [`budgets`]; `units` is a buffer. `visit` is given the place of the head among `heads`,
+/// the step, and what that step attends to.
+///
+/// # Errors
+/// A channel that the recording lacks, with how to record it, and what `visit` returns.
+pub fn run_layer<'a>(
+    selection: Option<(&Args, &Selection)>,
+    heads: &[Head<'a>],
+    budgets: &[u32],
+    units: &mut Vec<Units>,
+    mut visit: impl FnMut(usize, &Step<'a>, &Units) -> Result<()>,
+) -> Result<()> {
+    let Some(first) = heads.first() else { return Ok(()) };
+    units.resize_with(heads.len(), || Units::new(first.unit_tokens()));
+    for units in units.iter_mut() {
+        units.tokens = first.unit_tokens().max(1);
+        units.begin(first.request.prompt_tokens);
+    }
+    let choice = selection.map(|(_, selection)| selection.choice).unwrap_or_default();
+    if let (Some((args, _)), Some(prompt)) = (selection, choice.prompt) {
+        prompt(args, heads, budgets, units)?;
+    }
+    let mut steps = Vec::with_capacity(heads.len());
+    for at in 0..first.steps().len() {
+        steps.clear();
+        // Heads of one layer have the same steps, which was checked when they were read.
+        steps.extend(heads.iter().filter_map(|head| head.step(at)));
+        for (index, ((head, step), units)) in heads.iter().zip(&steps).zip(units.iter_mut()).enumerate() {
+            units.grow(step.context_tokens);
+            if let (Some((args, _)), Some(choose)) = (selection, choice.step) {
+                choose(args, head, budgets.get(index).copied().unwrap_or(0), step, units)?;
+            }
+            visit(index, step, units)?;
+        }
+        if let (Some((args, _)), Some(after)) = (selection, choice.after) {
+            after(args, heads, &steps, units)?;
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a layer of which not all heads were recorded.
+///
+/// # Errors
+/// That, by layer.
+pub fn need_whole_layers(stage: &str, heads: &[Head<'_>]) -> Result<()> {
+    for layer in heads.chunk_by(|a, b| a.layer == b.layer) {
+        let Some(first) = layer.first() else { continue };
+        if layer.len() != first.kv_heads() as usize {
+            return Err(Error::run(format!(
+                "`{stage}` needs channel `mass` of all {} KV heads of a layer, but for request {}, layer {} the recording has {}",
+                first.kv_heads(),
+                first.request.request_id,
+                first.layer,
+                layer.len()
+            ))
+            .hint(super::MASS.how));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a request of which not all layers and heads were recorded.
+///
+/// # Errors
+/// That.
+pub fn need_whole_requests(stage: &str, heads: &[Head<'_>]) -> Result<()> {
+    need_whole_layers(stage, heads)?;
+    let Some(first) = heads.first() else { return Ok(()) };
+    if heads.len() as u64 != u64::from(first.layers()) * u64::from(first.kv_heads()) {
+        return Err(Error::run(format!(
+            "`{stage}` needs channel `mass` of all {} layers, but for request {} the recording has {} heads",
+            first.layers(),
+            first.request.request_id,
+            heads.len()
+        ))
+        .hint(super::MASS.how));
+    }
+    Ok(())
 }
 
 /// Marks the `count` largest of `scores`, among equals the lower position, and unmarks the others. Marks beyond the
@@ -118,6 +406,42 @@ pub fn mark_best(scores: &[f32], count: usize, keys: &mut Vec<u64>, kept: &mut [
     }
 }
 
+/// How many of the `count` best scores of all lists together each list holds. Among equals those of earlier lists are
+/// taken first, and within a list the lower position.
+///
+/// The `count`-th best is found digit by digit, so that nothing is copied however long the lists are.
+pub fn count_best<'a>(lists: impl Iterator<Item = &'a [f32]> + Clone, count: usize, counts: &mut Vec<u32>) {
+    counts.clear();
+    let (mut prefix, mut known, mut left) = (0_u32, 0_u32, count);
+    if count == 0 {
+        counts.extend(lists.map(|_| 0));
+        return;
+    }
+    for shift in [24, 16, 8, 0] {
+        let mut tally = [0_usize; 256];
+        for score in lists.clone().flatten() {
+            let bits = ordered(*score);
+            if bits & known == prefix {
+                tally[(bits >> shift & 0xff) as usize] += 1;
+            }
+        }
+        let mut digit = 255;
+        while digit > 0 && tally[digit] < left {
+            left -= tally[digit];
+            digit -= 1;
+        }
+        prefix |= (digit as u32) << shift;
+        known |= 0xff << shift;
+    }
+    // `prefix` is now the least score that counts, and `left` of its equals do; if there are fewer scores than `count`, all.
+    for list in lists {
+        let above = list.iter().filter(|score| ordered(**score) > prefix).count();
+        let equal = list.iter().filter(|score| ordered(**score) == prefix).count().min(left);
+        left -= equal;
+        counts.push((above + equal) as u32);
+    }
+}
+
 /// The sum of the `count` smallest of `mass`: what the best choice of all the others would lose.
 pub fn sum_of_least(mass: &[f32], count: usize, bits: &mut Vec<u32>) -> f64 {
     bits.clear();
@@ -134,3 +458,6 @@ fn ordered(score: f32) -> u32 {
     let bits = score.to_bits();
     if bits >> 31 == 0 { bits | 1 << 31 } else { !bits }
 }
+
+#[cfg(test)]
+mod tests;

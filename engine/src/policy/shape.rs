@@ -1,65 +1,175 @@
 //! What a stack asks of a model's KV cache: tokens, bytes and the policy's own arithmetic, per group of alike layers.
 
-use super::{Group, Keep, Shape, Stack, TokenCost};
-use crate::error::Result;
-use crate::model::{Attention, LayerGroup, Model};
+use super::minicache::Merge;
+use super::quantize::Residual;
+use super::{Budget, Group, Keep, Kept, Measured, Part, Place, Shape, Stack, TokenCost};
+use crate::error::{Error, Result};
+use crate::model::{Attention, KvShape, LayerGroup, Model};
 
 /// The demand of `model` under `stack`.
 ///
 /// Layers with a window of their own keep that window and nothing else: a selection acts on full and MLA layers only,
-/// since on the others the model itself has already bounded what is kept. A format splits a group where it leaves the
-/// first or last layers of the model in bf16; the layers it skips within one model group are alike and stay together.
+/// since on the others the model itself has already bounded what is kept. Layers of one model group that are treated alike
+/// stay together: a format splits a group where it leaves the first or last layers of the model in bf16, a selection where
+/// it keeps more in one layer than in another, or treats the heads of a layer in two ways.
 ///
 /// # Errors
-/// A format that has no published layout for this model, with the reason.
+/// A format that has no published layout for this model, with the reason. A selection whose bytes depend on attention, unless
+/// the stack knows what it kept of a recording with as many layers.
 pub fn shape(stack: &Stack, model: &Model) -> Result<Shape> {
     if let Some((args, format)) = stack.format() {
         (format.admits)(args, model).map_err(|error| error.context(format!("policy `{}`", stack.name())))?;
     }
     let layers: u32 = model.groups.iter().map(|group| group.layers).sum();
+    check_pairs(stack, model, layers).map_err(|error| error.context(format!("policy `{}`", stack.name())))?;
     let skip = stack.format().map(|(_, format)| format.skip).unwrap_or_default();
-    let mut groups = Vec::new();
-    let mut first = 0;
-    for (index, group) in model.groups.iter().enumerate() {
-        let skipped = (first..first + group.layers).filter(|layer| skip.covers(*layer, layers)).count() as u32;
+    let selectable = |group: &&LayerGroup| !matches!(group.kv.attention, Attention::Sliding { .. });
+    let chosen: u32 = model.groups.iter().filter(selectable).map(|group| group.layers).sum();
+    let mut groups: Vec<Group> = Vec::new();
+    let (mut first, mut place) = (0, 0);
+    for (model_group, group) in model.groups.iter().enumerate() {
+        let before = groups.len();
+        for layer in first..first + group.layers {
+            let at = Place { layer: place, layers: chosen, kv: group.kv };
+            for part in parts(stack, &at).map_err(|error| error.context(format!("policy `{}`", stack.name())))? {
+                let found = one_layer(stack, model_group, &group.kv, &part, skip.covers(layer, layers));
+                let found = match stack.merge().filter(|(_, merge)| merge.role(layer, layers).is_some()) {
+                    Some((_, merge)) => merged(merge, found),
+                    None => found,
+                };
+                let alike =
+                    groups.iter_mut().skip(before).find(|known| Group { layers: 1, ..(*known).clone() } == found);
+                match alike {
+                    Some(known) => known.layers += 1,
+                    None => groups.push(found),
+                }
+            }
+            place += u32::from(selectable(&group));
+        }
         first += group.layers;
-        if skipped > 0 {
-            groups.push(Group { layers: skipped, ..plain(stack, index, group) });
-        }
-        if skipped < group.layers {
-            groups.push(Group { layers: group.layers - skipped, ..formatted(stack, index, group) });
-        }
     }
     let eviction_is_private = stack.stages().iter().any(|stage| stage.args.kind().deployment.breaks_sharing);
     Ok(Shape { groups, eviction_is_private })
 }
 
-/// The group with its tokens selected, in bf16.
-fn plain(stack: &Stack, model_group: usize, group: &LayerGroup) -> Group {
-    let selection = stack.selection();
-    let (keep, score_flops) = match (group.kv.attention, selection) {
-        (Attention::Sliding { window }, _) => (Keep { prompt: None, total: Some(window) }, 0.0),
-        (_, Some((args, selection))) => (selection.keep, (selection.score_flops)(args, &group.kv)),
-        (_, None) => (Keep::ALL, 0.0),
-    };
+/// Refuses to merge layers that have other KV than their partner, a window of their own, or a latent.
+fn check_pairs(stack: &Stack, model: &Model, layers: u32) -> Result<()> {
+    let Some((args, merge)) = stack.merge() else { return Ok(()) };
+    let name = args.kind().name;
+    let of_layer = model.groups.iter().flat_map(|group| std::iter::repeat_n(&group.kv, group.layers as usize));
+    let merged: Vec<&KvShape> =
+        (0..layers).zip(of_layer).filter(|(at, _)| merge.role(*at, layers).is_some()).map(|(_, kv)| kv).collect();
+    let is_plain = |pair: &[&KvShape]| pair.iter().all(|kv| kv.attention == Attention::Full && **kv == *pair[0]);
+    if merged.chunks(2).all(is_plain) {
+        return Ok(());
+    }
+    Err(Error::run(format!(
+        "`{name}` merges pairs of layers with full attention and equal KV heads, which `{}` does not have",
+        model.name
+    ))
+    .hint(
+        "windows, and a latent that serves as K and V at once, have no published merge; `start` moves the first pair",
+    ))
+}
+
+/// A layer that shares the directions of its vectors with another one.
+fn merged(merge: &Merge, group: Group) -> Group {
+    let token_bytes = merge.read_bytes(&group.kv, group.token_bytes);
     Group {
-        model_group,
-        layers: group.layers,
-        kv: group.kv,
-        keep,
-        format: "bf16".to_owned(),
-        token_bytes: group.kv.bf16_bytes(),
-        is_16bit: true,
-        read_flops: 0.0,
-        write_flops: 0.0,
-        score_flops,
+        held_bytes: merge.stored_bytes(&group.kv, group.token_bytes),
+        token_bytes,
+        format: format!("{} (merged)", group.format),
+        read_flops: group.read_flops + Merge::read_flops(&group.kv),
+        write_flops: group.write_flops + Merge::write_flops(&group.kv),
+        ..group
     }
 }
 
-/// The same in the stack's number format.
-fn formatted(stack: &Stack, model_group: usize, group: &LayerGroup) -> Group {
-    let bf16 = plain(stack, model_group, group);
-    let Some((args, format)) = stack.format() else { return bf16 };
-    let TokenCost { bytes, read_flops, write_flops } = (format.cost)(args, &group.kv);
-    Group { format: args.text(), token_bytes: bytes, is_16bit: format.is_16bit, read_flops, write_flops, ..bf16 }
+/// What the stack keeps of one layer, by heads that are treated alike.
+fn parts(stack: &Stack, place: &Place) -> Result<Vec<Part>> {
+    let all = |keep| Ok(vec![Part::all_heads(place, keep)]);
+    if let Attention::Sliding { window } = place.kv.attention {
+        return all(Keep::at_most(window));
+    }
+    let Some((args, selection)) = stack.selection() else { return all(Keep::ALL) };
+    match selection.kept {
+        Kept::All => all(Keep::ALL),
+        Kept::Same(keep) => all(keep),
+        Kept::Parts(parts) => parts(args, place),
+        Kept::Measured(channels) => {
+            let names: Vec<&str> = channels.iter().map(|channel| channel.name).collect();
+            let stage = args.kind().name;
+            let hint = channels.iter().map(|channel| channel.how).collect::<Vec<_>>().join("; ");
+            let measured = stack.measured().ok_or_else(|| {
+                let names = names.join("`, `");
+                Error::run(format!("what `{stage}` stores depends on attention: it needs a recording with `{names}`"))
+                    .hint(format!("ingest a recording of the model into the store: {hint}"))
+            })?;
+            all(Keep::of_prompt(Budget::Ratio(share(stage, measured, place)?)))
+        }
+    }
+}
+
+fn share(stage: &str, measured: &Measured, place: &Place) -> Result<f64> {
+    let known = measured.prompt_ratio.len();
+    let ratio = measured.prompt_ratio.get(place.layer as usize).filter(|_| known == place.layers as usize);
+    ratio.copied().ok_or_else(|| {
+        let Measured { recording, .. } = measured;
+        Error::run(format!(
+            "what `{stage}` stores was measured on {recording} with {known} layers, but the model has {} that it acts on",
+            place.layers
+        ))
+        .hint("ingest a recording of the model itself")
+    })
+}
+
+/// One layer's heads in the stack's format, or in bf16 where the format skips the layer.
+fn one_layer(stack: &Stack, model_group: usize, whole: &KvShape, part: &Part, is_skipped: bool) -> Group {
+    let share = f64::from(part.kv_heads) / f64::from(whole.kv_heads.max(1));
+    let per_group = whole.query_heads / whole.kv_heads.max(1);
+    let kv = if part.kv_heads == whole.kv_heads {
+        *whole
+    } else {
+        KvShape {
+            kv_heads: part.kv_heads,
+            query_heads: part.kv_heads * per_group,
+            macs_per_pair: whole.macs_per_pair * share,
+            prefill_macs_per_pair: whole.prefill_macs_per_pair * share,
+            ..*whole
+        }
+    };
+    let is_selected = !matches!(kv.attention, Attention::Sliding { .. });
+    let selection = stack.selection().filter(|_| is_selected);
+    let bf16 = Group {
+        model_group,
+        layers: 1,
+        kv,
+        keep: part.keep,
+        format: "bf16".to_owned(),
+        token_bytes: kv.bf16_bytes(),
+        held_bytes: kv.bf16_bytes(),
+        residual: Residual::default(),
+        read_tokens: part.read_tokens,
+        index_bytes: part.index_bytes,
+        is_16bit: true,
+        read_flops: 0.0,
+        write_flops: 0.0,
+        score_flops: selection.map_or(0.0, |(args, selection)| (selection.score_flops)(args, &kv)),
+    };
+    match stack.format().filter(|_| !is_skipped) {
+        None => bf16,
+        Some((args, format)) => {
+            let TokenCost { bytes, read_flops, write_flops } = format.forms.cost(&kv);
+            Group {
+                format: args.text(),
+                token_bytes: bytes,
+                held_bytes: bytes,
+                residual: format.forms.residual(&kv),
+                is_16bit: format.is_16bit,
+                read_flops,
+                write_flops,
+                ..bf16
+            }
+        }
+    }
 }

@@ -2,15 +2,17 @@
 //!
 //! Published presets differ and are not equivalent: kvpress pools by average with a kernel of 5 and a window of 64,
 //! KVCache-Factory's `LongBench` runner by maximum with a kernel of 7 and a window of 8. The defaults here are those of the
-//! measured quality that the recordings come with: window 32, maximum, kernel 7.
+//! measured quality that the recordings come with: window 32, maximum, kernel 7. The published ones are
+//! `snapkv(budget=...,window=64,kernel=5,pool=avg)` and `snapkv(budget=...,window=8)`.
 //!
 //! Recorded scores are means over the query heads of a group already, so pooling comes after that mean, as in
 //! KVCache-Factory (kvpress pools first; the order matters for the maximum only). On block recordings tokens are pooled
 //! first, then summed over each block.
 
 use super::select::Units;
-use super::{Args, Budget, Choice, Deployment, Floor, Keep, Kind, Param, Rule, Selection, WINDOW_ROWS};
+use super::{Args, Choice, Deployment, Floor, Keep, Kind, Param, Rule, Selection, WINDOW_ROWS};
 use crate::error::{Error, Result};
+use crate::model::KvShape;
 use crate::recording::Head;
 
 /// `snapkv(budget=...,window=32,kernel=7,pool=max)`.
@@ -41,49 +43,57 @@ pub(super) static KIND: Kind = Kind {
 };
 
 fn make(args: &Args) -> Result<Rule> {
-    let budget = args.budget("budget")?;
-    let window = args.count("window", 1, u32::MAX)?;
+    let budget = args.budget_beyond("budget", check_pooling(args)?)?;
+    let choice = Choice::of_prompt(choose);
+    Ok(Rule::Select(Selection { score_flops, ..Selection::same(Keep::of_prompt(budget), choice) }))
+}
+
+/// Checks `window`, `kernel` and `pool`, which other stages have too; returns the window.
+pub(super) fn check_pooling(args: &Args) -> Result<u32> {
     let kernel = args.count("kernel", 1, 1023)?;
     args.word("pool", &["max", "avg"])?;
     if kernel % 2 == 0 {
-        return Err(Error::usage(format!("`kernel` of `snapkv`: expected an odd number, found `{kernel}`")));
+        let stage = args.kind().name;
+        return Err(Error::usage(format!("`kernel` of `{stage}`: expected an odd number, found `{kernel}`")));
     }
-    if let Budget::Tokens(tokens) = budget
-        && tokens < window
-    {
-        return Err(Error::usage(format!(
-            "`snapkv`: the budget of {tokens} tokens is smaller than the window of {window}"
-        ))
-        .hint("the window is part of the budget: raise `budget` or lower `window`"));
+    args.count("window", 1, u32::MAX)
+}
+
+/// One pass of the window's queries over the prompt: 2 flops a multiply-add, `window * query_heads * key_dim` of them per
+/// prompt token.
+pub(super) fn score_flops(args: &Args, kv: &KvShape) -> f64 {
+    let window = args.count("window", 1, u32::MAX).map_or(0.0, f64::from);
+    2.0 * window * f64::from(kv.query_heads) * f64::from(kv.key_dim)
+}
+
+fn choose(args: &Args, heads: &[Head<'_>], _: &[u32], units: &mut [Units]) -> Result<()> {
+    for (head, units) in heads.iter().zip(units) {
+        choose_with(args, head, args.budget("budget")?.tokens(head.request.prompt_tokens), units)?;
     }
-    Ok(Rule::Select(Selection {
-        keep: Keep { prompt: Some(budget), total: None },
-        // One pass of the window's queries over the prompt: 2 flops a multiply-add, `window * query_heads * key_dim` of
-        // them per prompt token.
-        score_flops: |args, kv| {
-            let window = args.count("window", 1, u32::MAX).map_or(0.0, f64::from);
-            2.0 * window * f64::from(kv.query_heads) * f64::from(kv.key_dim)
-        },
-        choice: Choice::OfPrompt(choose),
-    }))
+    Ok(())
 }
 
 /// The best `budget - window` tokens before the window, and the window. A share of a short prompt may be smaller than
 /// the window; then the last tokens of it are kept.
-fn choose(args: &Args, head: &Head<'_>, units: &mut Units) -> Result<()> {
+pub(super) fn choose_with(args: &Args, head: &Head<'_>, budget: u32, units: &mut Units) -> Result<()> {
     let prompt = head.request.prompt_tokens;
-    let budget = args.budget("budget")?.tokens(prompt);
     if budget >= prompt {
         units.begin(prompt);
         return Ok(());
     }
-    let window = args.count("window", 1, u32::MAX)?.min(prompt);
-    let tail = window.min(budget);
-    let score = head.score("snapkv", &WINDOW_ROWS, window)?;
-    let kernel = args.count("kernel", 1, 1023)? as usize;
-    let pooled = pool(&score[..(prompt - tail) as usize], kernel, args.is_word("pool", "max"));
-    units.keep_of_prompt(prompt, budget, tail, &pooled);
+    let tail = args.count("window", 1, u32::MAX)?.min(budget);
+    let pooled = scores(args, head, tail)?;
+    units.keep_of_prompt(prompt, budget, (0, tail), &pooled);
     Ok(())
+}
+
+/// Pooled scores of the prompt tokens before the last `tail`.
+pub(super) fn scores(args: &Args, head: &Head<'_>, tail: u32) -> Result<Vec<f32>> {
+    let prompt = head.request.prompt_tokens;
+    let window = args.count("window", 1, u32::MAX)?.min(prompt);
+    let score = head.score(args.kind().name, &WINDOW_ROWS, window)?;
+    let before = score.get(..prompt.saturating_sub(tail) as usize).unwrap_or_default();
+    Ok(pool(before, args.count("kernel", 1, 1023)? as usize, args.is_word("pool", "max")))
 }
 
 /// Pools with stride 1 over `kernel` neighbours. The average divides by the whole kernel at the ends too, as

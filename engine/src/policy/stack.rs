@@ -1,7 +1,10 @@
 //! Stacks of stages: parsing, canonical text, and which stages go together.
 
-use super::{Args, Distortion, Floor, Format, Keep, Rule, Selection, kind};
+use super::minicache::Merge;
+use super::{Args, Channel, Distortion, Floor, Format, Kept, Rule, Selection, kind, select};
 use crate::error::{Error, Result};
+use crate::model::{Attention, KvShape};
+use crate::recording::Recording;
 
 /// A stage with its parameters.
 #[derive(Debug, Clone)]
@@ -12,10 +15,71 @@ pub struct Stage {
     pub rule: Rule,
 }
 
+/// Selections that choose by position alone, and so alike in all layers and heads.
+const BY_PLACE: [&str; 2] = ["window", "streaming"];
+
+/// Some shape: whether a format has a residual window does not depend on it.
+const TWO_HEADS: KvShape = KvShape {
+    attention: Attention::Full,
+    kv_heads: 2,
+    query_heads: 2,
+    key_dim: 64,
+    value_dim: 64,
+    macs_per_pair: 0.0,
+    prefill_macs_per_pair: 0.0,
+};
+
 /// Stages that act together, in the order in which they were named.
 #[derive(Debug, Clone)]
 pub struct Stack {
     stages: Vec<Stage>,
+    measured: Option<Measured>,
+}
+
+/// What a stack was seen to keep of a recording, for stages whose bytes depend on attention.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Measured {
+    /// The recording.
+    pub recording: String,
+    /// By layer the share of the prompt that is as many tokens as were kept beyond one for each generated token, mean over
+    /// requests, steps and heads.
+    pub prompt_ratio: Vec<f64>,
+}
+
+impl Measured {
+    /// Runs a stack's selection over a recording; `None` if not all layers were recorded.
+    ///
+    /// # Errors
+    /// A channel that the recording lacks, with how to record it.
+    pub fn of(stack: &Stack, recording: &Recording) -> Result<Option<Self>> {
+        let selection = stack.selection();
+        let mut sums = vec![(0.0, 0_u32); recording.layers as usize];
+        let (mut units, mut numbers) = (Vec::new(), Vec::new());
+        for heads in recording.heads_by_request() {
+            select::budgets(selection, &heads, &mut numbers)?;
+            let mut from = 0;
+            for layer in heads.chunk_by(|a, b| a.layer == b.layer) {
+                let budgets = numbers.get(from..from + layer.len()).unwrap_or_default();
+                from += layer.len();
+                let Some((first, sum)) =
+                    layer.first().and_then(|head| Some((head, sums.get_mut(usize::from(head.layer))?)))
+                else {
+                    continue;
+                };
+                let prompt = first.request.prompt_tokens;
+                select::run_layer(selection, layer, budgets, &mut units, |_, step, units| {
+                    let kept = units.kept_tokens(step.context_tokens);
+                    let of_prompt = kept.saturating_sub(step.context_tokens.saturating_sub(prompt));
+                    sum.0 += f64::from(of_prompt) / f64::from(prompt.max(1));
+                    sum.1 += 1;
+                    Ok(())
+                })?;
+            }
+        }
+        let is_whole = !sums.is_empty() && sums.iter().all(|(_, count)| *count > 0);
+        let prompt_ratio = sums.iter().map(|(sum, count)| sum / f64::from(*count)).collect();
+        Ok(is_whole.then(|| Self { recording: recording.label(), prompt_ratio }))
+    }
 }
 
 impl Stack {
@@ -29,7 +93,7 @@ impl Stack {
         for part in split(text)? {
             stages.push(stage(part).map_err(|error| error.context(format!("policy `{text}`")))?);
         }
-        let stack = Self { stages };
+        let stack = Self { stages, measured: None };
         stack.check().map_err(|error| error.context(format!("policy `{text}`")))?;
         Ok(stack)
     }
@@ -48,23 +112,50 @@ impl Stack {
     /// The stage that drops tokens, if there is one.
     pub fn selection(&self) -> Option<(&Args, &Selection)> {
         self.stages.iter().find_map(|stage| match &stage.rule {
-            Rule::Select(selection) if selection.keep != Keep::ALL => Some((&stage.args, selection)),
+            Rule::Select(selection) if !matches!(selection.kept, Kept::All) => Some((&stage.args, selection)),
             _ => None,
         })
+    }
+
+    /// Channels that a recording must hold before the bytes of this stack are known; none for most stacks.
+    pub fn bytes_need(&self) -> &'static [&'static Channel] {
+        match self.selection() {
+            Some((_, Selection { kept: Kept::Measured(channels), .. })) => channels,
+            _ => &[],
+        }
+    }
+
+    /// The stack with what it was seen to keep, so that its bytes are known.
+    #[must_use]
+    pub fn with_measured(self, measured: Measured) -> Self {
+        Self { measured: Some(measured), ..self }
+    }
+
+    /// What it was seen to keep.
+    pub fn measured(&self) -> Option<&Measured> {
+        self.measured.as_ref()
     }
 
     /// The stage that sets the number format, if there is one.
     pub fn format(&self) -> Option<(&Args, &Format)> {
         self.stages.iter().find_map(|stage| match &stage.rule {
             Rule::Format(format) => Some((&stage.args, format)),
-            Rule::Select(_) => None,
+            Rule::Select(_) | Rule::Merge(_) => None,
+        })
+    }
+
+    /// The stage that merges layers, if there is one.
+    pub fn merge(&self) -> Option<(&Args, &Merge)> {
+        self.stages.iter().find_map(|stage| match &stage.rule {
+            Rule::Merge(merge) => Some((&stage.args, merge)),
+            Rule::Select(_) | Rule::Format(_) => None,
         })
     }
 
     /// The error that the number format puts into vectors of this width; a few milliseconds of work for most formats.
     /// Layers that the format skips have none.
     pub fn distortion(&self, dim: u32) -> Distortion {
-        self.format().map_or(Distortion::NONE, |(args, format)| (format.distortion)(args, dim))
+        self.format().map_or(Distortion::NONE, |(_, format)| format.forms.distortion(dim))
     }
 
     fn check(&self) -> Result<()> {
@@ -76,10 +167,39 @@ impl Stack {
             return Err(Error::usage(format!("`{first}` and `{second}` both set the number format"))
                 .hint("keep one of them: an element is stored in one format"));
         }
-        let bounds = |rule: &Rule| matches!(rule, Rule::Select(selection) if selection.keep != Keep::ALL);
+        if let [first, second, ..] = names(Floor::Merging, |_| true)[..] {
+            return Err(Error::usage(format!("`{first}` and `{second}` both merge layers")).hint(
+                "keep one of them: a layer that is merged has no direction of its own that could be merged again",
+            ));
+        }
+        let bounds = |rule: &Rule| matches!(rule, Rule::Select(selection) if !matches!(selection.kept, Kept::All));
         if let [first, second, ..] = names(Floor::Selection, bounds)[..] {
             return Err(Error::usage(format!("`{first}` and `{second}` both set the budget of kept tokens"))
                 .hint("keep one of them: how two such choices would act on each other is not published"));
+        }
+        self.check_merge()
+    }
+
+    /// A pair of layers shares what it stores of a token, so that both layers must keep the same tokens; and a format must
+    /// treat both alike.
+    fn check_merge(&self) -> Result<()> {
+        let Some((merge, _)) = self.merge() else { return Ok(()) };
+        let merge = merge.kind().name;
+        if let Some((selection, _)) = self.selection().filter(|(args, _)| !BY_PLACE.contains(&args.kind().name)) {
+            let name = selection.kind().name;
+            return Err(Error::usage(format!(
+                "`{merge}` stores the same tokens for two layers, but `{name}` keeps others in each layer and head"
+            ))
+            .hint(format!("combine `{merge}` with `{}`, or with a number format alone", BY_PLACE.join("` or `"))));
+        }
+        if let Some((format, rule)) = self.format()
+            && (rule.skip != super::Skip::default() || !rule.forms.residual(&TWO_HEADS).is_none())
+        {
+            let name = format.kind().name;
+            return Err(Error::usage(format!(
+                "`{merge}` stores one direction for two layers, but `{name}` leaves some layers or the newest tokens in 16 bits"
+            ))
+            .hint("take a number format that treats all layers and tokens alike, such as `fp8`"));
         }
         Ok(())
     }

@@ -3,10 +3,11 @@
 //! Positions are assigned anew inside the cache by the original; the recorded masses know nothing of that, so the error
 //! that is computed here is that of dropping the tokens alone.
 
-use super::{Args, Choice, Deployment, Floor, Keep, Kind, Param, Rule, Selection};
+use super::h2o::EVICT;
+use super::{Args, Budget, Choice, Deployment, Floor, Keep, Kind, Param, Rule, Selection};
 use crate::error::{Error, Result};
 
-/// `streaming(sinks=4,recent=...)`.
+/// `streaming(sinks=4,recent=...,evict=yes)`.
 pub(super) static KIND: Kind = Kind {
     name: "streaming",
     doc: "Keeps the first `sinks` and the last `recent` tokens of the context.",
@@ -14,6 +15,7 @@ pub(super) static KIND: Kind = Kind {
     params: &[
         Param { name: "sinks", default: "4", doc: "First tokens kept." },
         Param { name: "recent", default: "", doc: "Last tokens kept, such as `1024` or `4k` (4000)." },
+        EVICT,
     ],
     needs: &[],
     source: "StreamingLLM (arXiv 2309.17453)",
@@ -29,13 +31,26 @@ pub(super) static KIND: Kind = Kind {
 
 fn make(args: &Args) -> Result<Rule> {
     let (_, total) = counts(args)?;
-    let choice = Choice::OfStep(|args, _, step, units| {
+    args.word("evict", &["yes", "no"])?;
+    if args.is_word("evict", "no") {
+        let choice = Choice::of_prompt(|args, heads, _, units| {
+            let (sinks, total) = counts(args)?;
+            for (head, units) in heads.iter().zip(units) {
+                let prompt = head.request.prompt_tokens;
+                if total < prompt {
+                    units.keep_ends_of_prompt(prompt, sinks, total - sinks);
+                }
+            }
+            Ok(())
+        });
+        return Ok(Rule::Select(Selection::same(Keep::of_prompt(Budget::Tokens(total)), choice)));
+    }
+    let choice = Choice::of_step(|args, _, _, step, units| {
         let (sinks, total) = counts(args)?;
         units.keep_ends(step.context_tokens, sinks, total);
         Ok(())
     });
-    let keep = Keep { prompt: None, total: Some(total) };
-    Ok(Rule::Select(Selection { keep, score_flops: |_, _| 0.0, choice }))
+    Ok(Rule::Select(Selection::same(Keep::at_most(total), choice)))
 }
 
 /// Sinks, and all tokens kept.

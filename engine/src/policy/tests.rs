@@ -75,6 +75,8 @@ fn names_are_canonical() {
         ("turboquant(k=8,v=4)", "turboquant(k=8,v=4)"),
         ("turboquant(skip=first2+last2)+window(7)", "turboquant+window(size=7)"),
         ("turboquant(bits=3,skip=none)", "turboquant(bits=3,skip=none)"),
+        ("lethe(4k,tau=400,gamma=0.95)", "lethe(trigger=4000,gamma=0.95)"),
+        ("adakv(25%,scorer=h2o)+fp8", "adakv(budget=25%,scorer=h2o)+fp8"),
         ("random(12.50%,seed=0007)", "random(budget=12.5%,seed=7)"),
         ("int4(group=128)+full", "int4+full"),
     ] {
@@ -94,7 +96,7 @@ fn mistakes_are_named_with_a_way_out() {
         refusal("snapkv(budget=1k,budget=2k)").0,
         "policy `snapkv(budget=1k,budget=2k)`: `budget` of `snapkv` is given twice"
     );
-    assert_eq!(refusal("fp8(x=1)").0, "policy `fp8(x=1)`: `fp8` takes no parameters, found `x`");
+    assert_eq!(refusal("bf16(x=1)").0, "policy `bf16(x=1)`: `bf16` takes no parameters, found `x`");
     assert!(refusal("fp8+int4").0.contains("`fp8` and `int4` both set the number format"));
     assert!(refusal("window(9)+oracle(1%)").0.contains("`window` and `oracle` both set the budget"));
     for text in [
@@ -133,6 +135,21 @@ fn mistakes_are_named_with_a_way_out() {
         "random(budget=20)",
         "snapkv(budget=1e2)",
         "snapkv(budget=inf%)",
+        "h2o",
+        "h2o(10,recent=120%)",
+        "h2o(10,recent=3)",
+        "h2o(10,score=max)",
+        "lethe(1000,tau=0.5)",
+        "lethe(1000,gamma=1e3)",
+        "quest(10)",
+        "quest(1000,recall=90%)",
+        "quest(25%)",
+        "duo(retrieval=0.5)",
+        "duo(sinks=4294967295,recent=1)",
+        "razor(sinks=4294967295)",
+        "pyramidkv(16)",
+        "adakv(1k,scorer=tova)",
+        "scissorhands(1k,history=0)",
     ] {
         assert!(Stack::parse(text).is_err(), "{text}");
     }
@@ -217,10 +234,102 @@ fn a_models_own_window_stands_and_selection_leaves_it_alone() {
     let mixed = model(&[(18, Attention::Sliding { window: 128 }), (18, Attention::Full)], 8, 64, 64);
     let shape = demand("snapkv(budget=25%)+fp8", &mixed);
     assert!(shape.eviction_is_private);
-    assert_eq!(shape.groups[0].keep, Keep { prompt: None, total: Some(128) });
+    assert_eq!(shape.groups[0].keep, Keep::at_most(128));
     assert_eq!(shape.groups[0].score_flops, 0.0);
-    assert_eq!(shape.groups[1].keep, Keep { prompt: Some(Budget::Ratio(0.25)), total: None });
+    assert_eq!(shape.groups[1].keep, Keep::of_prompt(Budget::Ratio(0.25)));
     assert!(!demand("full+fp8", &mixed).eviction_is_private);
+}
+
+/// Bytes stored and bytes that a decode step reads at this context, after a prompt that long.
+fn stored_and_read(shape: &Shape, context: u32) -> (f64, f64) {
+    let group = |group: &Group| {
+        let kept = group.keep.tokens(context, context);
+        let read = group.read_tokens.map_or(kept, |most| kept.min(most));
+        let layers = f64::from(group.layers);
+        let index = f64::from(kept) * group.index_bytes as f64;
+        let of = |tokens: u32| layers * (f64::from(tokens) * group.token_bytes as f64 + index);
+        (of(kept), of(read))
+    };
+    shape.groups.iter().map(group).fold((0.0, 0.0), |sum, part| (sum.0 + part.0, sum.1 + part.1))
+}
+
+/// POLICIES 1.8 and 7.6: everything and a sixteenth more is stored, a sixteenth and the budget is read.
+#[test]
+fn quest_reads_its_pages_and_an_index() {
+    for (budget, context, fraction) in
+        [(1024, 32_768, 0.09375), (2048, 32_768, 0.125), (4096, 32_768, 0.1875), (4096, 65_536, 0.125)]
+    {
+        let full = stored_and_read(&demand("full", &dense(32)), context).0;
+        let (stored, read) = stored_and_read(&demand(&format!("quest({budget},dense=0)"), &dense(32)), context);
+        assert!((stored / full - 1.0625).abs() < 1e-9, "{stored}");
+        assert!((read / full - fraction).abs() < 1e-9, "{budget} of {context}: {}", read / full);
+    }
+    let groups = demand("quest(1024)", &dense(32)).groups;
+    assert_eq!(
+        groups.iter().map(|group| (group.layers, group.read_tokens)).collect::<Vec<_>>(),
+        [(2, None), (30, Some(1024))]
+    );
+    assert!(!demand("quest(1024)", &dense(32)).eviction_is_private, "what is stored is whole");
+}
+
+/// POLICIES 7.8: `1 - f * (1 - (s + r) / T)` with the share `f` of streaming heads, and 0.15 + 0.85 * 0.2 = 0.32.
+#[test]
+fn head_splits_store_what_their_formulas_say() {
+    let context = 100_000;
+    let full = stored_and_read(&demand("full", &dense(32)), context).0;
+    for (share, streaming) in [(50, 128.0), (25, 192.0), (0, 256.0), (100, 0.0), (30, 179.0)] {
+        let shape = demand(&format!("duo(retrieval={share}%)"), &dense(32));
+        let expected = 1.0 - streaming / 256.0 * (1.0 - (128.0 + 256.0) / f64::from(context));
+        assert!((stored_and_read(&shape, context).0 / full - expected).abs() < 1e-9, "{share}%");
+    }
+    let razor = stored_and_read(&demand("razor", &dense(32)), context).0 / full;
+    assert!((razor - 0.32).abs() < 0.002, "{razor}");
+    let mla = model(&[(61, Attention::Mla)], 1, 576, 0);
+    for policy in ["duo", "razor"] {
+        let error = shape(&Stack::parse(policy).unwrap(), &mla).unwrap_err();
+        assert!(error.to_string().contains("share one latent"), "{error}");
+    }
+}
+
+#[test]
+fn a_pyramid_has_a_budget_for_each_layer() {
+    let groups = demand("pyramidkv(512,window=8)", &dense(32)).groups;
+    let kept: Vec<u32> = groups.iter().map(|group| group.keep.tokens(8192, 8192)).collect();
+    assert_eq!((groups.len(), kept[0], kept[31]), (32, 991, 61));
+    assert!(kept.windows(2).all(|pair| pair[0] - pair[1] == 30));
+    assert_eq!(groups[3].keep.tokens(8192, 8200), kept[3] + 8, "generated tokens are kept");
+}
+
+#[test]
+fn an_evicting_cache_stays_at_its_budget() {
+    let keep = demand("h2o(100)", &dense(8)).groups[0].keep;
+    let kept = |prompt, context| keep.tokens(prompt, context);
+    // A step attends to the budget and its own token, which takes the place of another afterwards.
+    assert_eq!([kept(300, 200), kept(300, 300), kept(300, 301), kept(300, 900)], [200, 100, 101, 101]);
+    assert_eq!([kept(60, 60), kept(60, 100), kept(60, 101), kept(60, 900)], [60, 100, 101, 101]);
+    assert_eq!((keep.full_at(300), keep.full_at(60)), (Some(301), Some(101)));
+    assert_eq!(demand("h2o(100)", &dense(8)).groups[0].index_bytes, 4 * 8, "one sum per token and KV head");
+    let share = demand("tova(25%)", &dense(8)).groups[0].keep;
+    assert_eq!((share.tokens(400, 400), share.tokens(400, 1000)), (100, 101));
+}
+
+/// DESIGN 5: what depends on attention is refused until a recording says how much it is.
+#[test]
+fn bytes_that_depend_on_attention_need_a_recording() {
+    for policy in ["adakv(1024)", "kvzip(25%)", "lethe(1024)", "scissorhands(1024)"] {
+        let stack = Stack::parse(policy).unwrap();
+        let error = shape(&stack, &dense(4)).unwrap_err();
+        let name = stack.bytes_need().last().unwrap().name;
+        assert!(error.to_string().contains(&format!("`{name}`")) && error.to_string().contains("`mass`"), "{error}");
+        assert!(error.advice().unwrap().contains("prefill_scores"), "{error}");
+        let measured = |layers: usize| Measured { recording: "tiny".to_owned(), prompt_ratio: vec![0.5; layers] };
+        let found = shape(&stack.clone().with_measured(measured(4)), &dense(4)).unwrap();
+        assert_eq!(found.groups.len(), 1, "{policy}");
+        assert_eq!(found.groups[0].keep.tokens(1000, 1000), 500);
+        let error = shape(&stack.with_measured(measured(3)), &dense(4)).unwrap_err();
+        assert!(error.to_string().contains("with 3 layers, but the model has 4"), "{error}");
+    }
+    assert!(Stack::parse("snapkv(1024)").unwrap().bytes_need().is_empty());
 }
 
 #[test]
@@ -288,6 +397,15 @@ fn any_stack() -> impl Strategy<Value = String> {
         ),
         (budget(), any::<u64>()).prop_map(|(budget, seed)| format!("random({budget},{seed})")),
         budget().prop_map(|budget| format!("oracle({budget})")),
+        (budget(), 0_u32..=100).prop_map(|(budget, recent)| format!("h2o({budget},recent={recent}%,score=mean)")),
+        budget().prop_map(|budget| format!("tova({budget})")),
+        budget().prop_map(|budget| format!("keydiff({budget})")),
+        budget().prop_map(|budget| format!("expected_attention({budget},eps=0.01)")),
+        (budget(), 1_u32..40, 1_u32..=64)
+            .prop_map(|(budget, beta, window)| format!("pyramidkv({budget},beta={beta},window={window})")),
+        (16_u32..9000, 0_u32..4).prop_map(|(budget, dense)| format!("quest({budget},dense={dense})")),
+        (0_u32..=100, 0_u32..300).prop_map(|(share, sinks)| format!("duo(retrieval={share}%,sinks={sinks})")),
+        (0_u32..=100, 1_u32..9000).prop_map(|(share, least)| format!("razor(retrieval={share}%,least={least})")),
     ];
     let format = prop_oneof![
         Just(String::new()),
@@ -351,7 +469,8 @@ proptest! {
         let shape = demand(&text, &model(&groups, 4, 128, 128));
         for (index, layers) in sizes.iter().enumerate() {
             let of_group = shape.groups.iter().filter(|group| group.model_group == index);
-            prop_assert_eq!(of_group.map(|group| group.layers).sum::<u32>(), *layers);
+            // Layers whose heads are treated in two ways stand in two groups.
+            prop_assert_eq!(of_group.map(|group| group.layers * group.kv.kv_heads).sum::<u32>(), 4 * *layers);
         }
     }
 
@@ -366,4 +485,56 @@ proptest! {
         order[..count].iter().for_each(|at| expected[*at] = true);
         prop_assert_eq!(kept, expected);
     }
+}
+
+#[test]
+fn merged_layers_store_one_direction_and_read_two() {
+    let model = dense(32);
+    let (full, merged) = (demand("full", &model), demand("minicache", &model));
+    let stored = |shape: &Shape| -> u64 {
+        shape.groups.iter().map(|group| u64::from(group.layers) * group.stored_bytes()).sum()
+    };
+    // POLICIES 2.1: 77.9% with norms and an index per head, traffic about 1.
+    let storage = stored(&merged) as f64 / stored(&full) as f64;
+    assert!((storage - 0.779).abs() < 0.002, "{storage}");
+    let traffic = bytes(&merged) as f64 / bytes(&full) as f64;
+    assert!((1.0..1.05).contains(&traffic), "{traffic}");
+    assert_eq!(merged.groups.iter().map(|group| group.layers).collect::<Vec<_>>(), [16, 16]);
+    for (policy, parts) in [
+        ("minicache+minicache(start=0.7)", ["both merge layers", "merged again"]),
+        ("snapkv(budget=25%)+minicache", ["keeps others in each layer", "`window`"]),
+        ("minicache+kivi", ["leaves some layers or the newest tokens", "`fp8`"]),
+        ("minicache+turboquant", ["leaves some layers or the newest tokens", "`fp8`"]),
+    ] {
+        let (message, advice) = refusal(policy);
+        assert!(message.contains(parts[0]) && advice.contains(parts[1]), "{message} {advice}");
+    }
+    assert!(Stack::parse("window(128)+minicache+fp8").is_ok());
+    let sliding = model_of_windows();
+    let error = shape(&Stack::parse("minicache").unwrap(), &sliding).unwrap_err();
+    assert!(error.to_string().contains("pairs of layers with full attention"), "{error}");
+}
+
+fn model_of_windows() -> Model {
+    model(&[(12, Attention::Full), (12, Attention::Sliding { window: 128 })], 8, 128, 128)
+}
+
+#[test]
+fn residual_windows_are_counted_for_every_length() {
+    let group = &demand("kivi", &dense(2)).groups[0];
+    // POLICIES 3.2: per head and layer, `q(n) = n d b / 8 + 4 n d / g`; the newest of K and V in 2 bytes an element.
+    let quantized = |tokens: u64| tokens * 128 * 2 / 8 + tokens * 128 / 32 * 4;
+    for tokens in [1_u32, 127, 128, 129, 255, 256, 1000, 4096, 32_768] {
+        let (keys, values) = (tokens % 128, tokens.min(128));
+        let exact = |waiting: u32| quantized(u64::from(tokens - waiting)) + u64::from(waiting) * 2 * 128;
+        assert_eq!(group.bytes_of(tokens), 8 * (exact(keys) + exact(values)), "{tokens}");
+    }
+    let residual = group.residual;
+    let by_length: Vec<u64> = (1..=600).map(|tokens| residual.bytes(tokens)).collect();
+    assert_eq!(residual.most_bytes(600), *by_length.iter().max().unwrap());
+    for (from, steps) in [(0, 1), (0, 600), (77, 300), (128, 0), (130, 129)] {
+        let slow: u64 = by_length[from..from + steps].iter().sum();
+        assert_eq!(residual.summed(from as u32, steps as u32), Some(slow), "{from} {steps}");
+    }
+    assert!(residual.summed(u32::MAX, u32::MAX).is_some());
 }

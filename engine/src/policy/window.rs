@@ -22,10 +22,10 @@ pub(super) static KIND: Kind = Kind {
 };
 
 fn make(args: &Args) -> Result<Rule> {
-    let keep = Keep { prompt: None, total: Some(args.count("size", 1, u32::MAX)?) };
-    let choice = Choice::OfStep(|args, _, step, units| {
+    let keep = Keep::at_most(args.count("size", 1, u32::MAX)?);
+    let choice = Choice::of_step(|args, _, _, step, units| {
         units.keep_ends(step.context_tokens, 0, args.count("size", 1, u32::MAX)?);
         Ok(())
     });
-    Ok(Rule::Select(Selection { keep, score_flops: |_, _| 0.0, choice }))
+    Ok(Rule::Select(Selection::same(keep, choice)))
 }

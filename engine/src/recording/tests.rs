@@ -92,7 +92,15 @@ impl Tables {
         columns.push(("k_norm", list(&norms.iter().map(|norms| &norms.0[..]).collect::<Vec<_>>())));
         columns.push(("v_norm", list(&norms.iter().map(|norms| &norms.1[..]).collect::<Vec<_>>())));
         let stats = RecordBatch::try_from_iter(columns)?;
-        let mut all = recordings(&head, &[requests], &[attention], &[scores], &[stats])?;
+        let mut all = recordings(&super::Tables {
+            recordings: &head,
+            requests: &[requests],
+            attention: &[attention],
+            prefill_scores: &[scores],
+            kv_stats: &[stats],
+            queries: &[],
+            kv_vectors: &[],
+        })?;
         all.pop().ok_or_else(|| Error::data("no recording"))
     }
 }

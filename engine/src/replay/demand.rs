@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, Float64Array, RecordBatch, StringArray, UInt16Array, UInt32Array, UInt64Array};
 
 use crate::error::{Error, Result};
-use crate::policy::{Group, Shape};
+use crate::policy::{Group, Keep, Shape};
 use crate::schema::result::DEMAND;
 use crate::serving::{Fate, Served};
 use crate::workload::Workload;
@@ -49,47 +49,64 @@ pub(super) fn rows(workload: &Workload, shape: &Shape, served: &[Served]) -> Res
 }
 
 fn prefill(group: &Group, prompt: u32) -> Row {
-    let bytes = |tokens: u32| u64::from(tokens) * token_bytes(group);
+    let layers = u64::from(group.layers);
+    let bytes = |tokens: u32, each: u64| u64::from(tokens) * layers * each;
+    let stored = |tokens: u32| layers * group.bytes_of(tokens);
     let whole = group.keep.total.map_or(prompt, |cap| cap.min(prompt));
     let kept = group.keep.tokens(prompt, prompt);
-    let layers = f64::from(group.layers);
     let scoring = if group.keep.drops_of(prompt) { group.score_flops } else { 0.0 };
     Row {
         kept,
-        peak_bytes: bytes(whole),
-        stored_bytes: bytes(kept),
-        read_bytes: bytes(whole),
-        written_bytes: bytes(prompt),
-        extra_flops: layers * f64::from(prompt) * (group.write_flops + scoring),
+        peak_bytes: stored(whole),
+        stored_bytes: stored(kept),
+        read_bytes: bytes(whole, group.token_bytes) + layers * group.residual.bytes(whole),
+        written_bytes: bytes(prompt, group.stored_bytes()) + layers * group.residual.bytes(prompt),
+        extra_flops: f64::from(group.layers) * f64::from(prompt) * (group.write_flops + scoring),
         ..Row::default()
     }
 }
 
 /// `steps` decode steps; step `i` attends to a context of `prompt + i` tokens.
 fn decode(group: &Group, prompt: u32, steps: u32) -> Option<Row> {
-    let (keep, context) = (group.keep, prompt.saturating_add(steps));
-    let growing = keep.full_at(prompt).map_or(steps, |full| full.saturating_sub(prompt).min(steps));
-    let (start, kept) = (u64::from(keep.tokens(prompt, prompt)), u64::from(keep.tokens(prompt, context)));
-    let (rising, flat) = (u64::from(growing), u64::from(steps - growing));
-    let attended = (rising * start).checked_add(rising * (rising + 1) / 2)?.checked_add(flat * kept)?;
-    let bytes = token_bytes(group);
-    let layers = f64::from(group.layers);
+    let kept = u64::from(group.keep.tokens(prompt, prompt.saturating_add(steps)));
+    let held = summed(group.keep, prompt, steps)?;
+    let attended = group.read_tokens.map_or(Some(held), |most| summed(group.keep.capped(most), prompt, steps))?;
+    let layers = u64::from(group.layers);
+    let (stored, last) = (layers * group.stored_bytes(), layers * group.residual.bytes(kept as u32));
+    let residual = residual(group, prompt, steps)?.checked_mul(layers)?;
+    let index = held.checked_mul(layers * group.index_bytes)?;
     Some(Row {
         is_decode: true,
         first_step: 1,
         last_step: steps,
         kept: kept as u32,
-        peak_bytes: kept * bytes,
-        stored_bytes: kept * bytes,
-        read_bytes: attended.checked_mul(bytes)?,
-        written_bytes: u64::from(steps) * bytes,
-        extra_flops: layers * (attended as f64 * group.read_flops + f64::from(steps) * group.write_flops),
+        peak_bytes: kept * stored + layers * group.residual.most_bytes(kept as u32),
+        stored_bytes: kept * stored + last,
+        read_bytes: attended.checked_mul(layers * group.token_bytes)?.checked_add(index)?.checked_add(residual)?,
+        written_bytes: u64::from(steps) * stored,
+        extra_flops: f64::from(group.layers)
+            * (attended as f64 * group.read_flops + f64::from(steps) * group.write_flops),
         ..Row::default()
     })
 }
 
-fn token_bytes(group: &Group) -> u64 {
-    u64::from(group.layers) * group.token_bytes
+/// What the newest tokens take more in 16 bits, in one layer, added up over the steps. They are among those that are read.
+fn residual(group: &Group, prompt: u32, steps: u32) -> Option<u64> {
+    if group.residual.is_none() {
+        return Some(0);
+    }
+    let growing = group.keep.full_at(prompt).map_or(steps, |full| full.saturating_sub(prompt).min(steps));
+    let (start, end) = (group.keep.tokens(prompt, prompt), group.keep.tokens(prompt, prompt.saturating_add(steps)));
+    let flat = u64::from(steps - growing).checked_mul(group.residual.bytes(end))?;
+    group.residual.summed(start, growing)?.checked_add(flat)
+}
+
+/// Tokens kept in each of `steps` decode steps, added up.
+fn summed(keep: Keep, prompt: u32, steps: u32) -> Option<u64> {
+    let growing = keep.full_at(prompt).map_or(steps, |full| full.saturating_sub(prompt).min(steps));
+    let (start, end) = (keep.tokens(prompt, prompt), keep.tokens(prompt, prompt.saturating_add(steps)));
+    let (rising, flat) = (u64::from(growing), u64::from(steps - growing));
+    (rising * u64::from(start)).checked_add(rising * (rising + 1) / 2)?.checked_add(flat * u64::from(end))
 }
 
 /// The rows as a batch.
@@ -128,7 +145,8 @@ pub(super) fn batch(
 mod tests {
     use super::*;
     use crate::model::{Attention, KvShape};
-    use crate::policy::{Budget, Keep};
+    use crate::policy::Budget;
+    use crate::policy::quantize::Residual;
 
     fn group(keep: Keep) -> Group {
         let kv = KvShape {
@@ -147,6 +165,10 @@ mod tests {
             keep,
             format: "bf16".to_owned(),
             token_bytes: 64,
+            held_bytes: 64,
+            residual: Residual::default(),
+            read_tokens: None,
+            index_bytes: 0,
             is_16bit: true,
             read_flops: 0.0,
             write_flops: 0.0,
@@ -159,9 +181,11 @@ mod tests {
     fn decode_reads_are_the_sum_over_steps() {
         let keeps = [
             Keep::ALL,
-            Keep { prompt: None, total: Some(12) },
-            Keep { prompt: Some(Budget::Tokens(4)), total: Some(9) },
-            Keep { prompt: Some(Budget::Ratio(0.5)), total: None },
+            Keep::at_most(12),
+            Keep::fixed(Budget::Tokens(20)),
+            Keep::fixed(Budget::Ratio(0.5)),
+            Keep { total: Some(9), ..Keep::of_prompt(Budget::Tokens(4)) },
+            Keep::of_prompt(Budget::Ratio(0.5)),
         ];
         for keep in keeps {
             for (prompt, steps) in [(10, 1), (10, 7), (3, 40), (30, 5)] {
@@ -172,5 +196,23 @@ mod tests {
                 assert_eq!(decode(&group(keep), prompt, steps).unwrap().read_bytes, slow, "{keep:?} {prompt} {steps}");
             }
         }
+    }
+
+    /// A step reads the index of all that is stored, and of the rest no more than its pages.
+    #[test]
+    fn pages_are_read_and_everything_is_stored() {
+        let kivi = Group { residual: Residual { ring: 4, ring_bytes: 10, tail: 3, tail_bytes: 1 }, ..group(Keep::ALL) };
+        for (prompt, steps) in [(0, 1), (1, 2), (7, 9), (8, 8), (2, 30)] {
+            let by_step: u64 = (1..=steps).map(|step| 3 * kivi.bytes_of(prompt + step)).sum();
+            let row = decode(&kivi, prompt, steps).unwrap();
+            assert_eq!(row.read_bytes, by_step, "{prompt} {steps}");
+            assert_eq!(row.stored_bytes, 3 * kivi.bytes_of(prompt + steps));
+        }
+        let paged = Group { read_tokens: Some(12), index_bytes: 4, ..group(Keep::ALL) };
+        let row = decode(&paged, 10, 7).unwrap();
+        let read: u64 = (11..=17).map(|context: u64| 3 * (64 * context.min(12) + 4 * context)).sum();
+        assert_eq!((row.read_bytes, row.stored_bytes, row.kept), (read, 17 * 3 * 68, 17));
+        let row = prefill(&paged, 10);
+        assert_eq!((row.read_bytes, row.stored_bytes, row.written_bytes), (10 * 3 * 64, 10 * 3 * 68, 10 * 3 * 68));
     }
 }

@@ -249,7 +249,7 @@ fn capacity(scenario: &Scenario, found: &Found, workload: &Workload, put: &mut P
     let growing = found.plan.growing_bytes();
     put("kv_capacity_tokens", (growing > 0).then(|| (bytes / growing as f64).floor()), memory);
     let grows = |group: &&crate::policy::Group| group.keep.total.is_none();
-    let per_token = found.shape.groups.iter().filter(grows).map(|group| u64::from(group.layers) * group.token_bytes);
+    let per_token = found.shape.groups.iter().filter(grows).map(|group| u64::from(group.layers) * group.stored_bytes());
     put("kv_bytes_per_token", Some(per_token.sum::<u64>() as f64), model);
     let steady = |at: usize| {
         let context = workload.prompt[at].saturating_add(workload.output[at].saturating_sub(1));
@@ -332,7 +332,7 @@ fn prefill_ns(plan: &Plan, scenario: &Scenario, workload: &Workload, outcome: &O
     if steps == 0.0 {
         return 0.0;
     }
-    let none = vec![0; groups];
+    let none = vec![0; plan.lanes()];
     let even: Vec<f64> = pairs.iter().map(|sum| sum / steps).collect();
     let context: Vec<u64> = read.iter().map(|sum| (sum / steps).round() as u64).collect();
     let batch = Batch {
@@ -350,13 +350,13 @@ fn prefill_ns(plan: &Plan, scenario: &Scenario, workload: &Workload, outcome: &O
 /// All decode steps in the largest batch of average requests that fits.
 fn decode_ns(plan: &Plan, scenario: &Scenario, workload: &Workload, outcome: &Outcome) -> f64 {
     let groups = plan.groups.len();
-    let (mut steps, mut footprints, mut kept) = (0.0, 0.0, vec![0.0; groups]);
+    let (mut steps, mut footprints, mut kept) = (0.0, 0.0, vec![0.0; plan.lanes()]);
     for (prompt, output, _) in served(workload, outcome) {
         let own = f64::from(output.saturating_sub(1));
         steps += own;
         footprints += own * plan.footprint(prompt, prompt.saturating_add(output), true) as f64;
-        for (sum, planned) in kept.iter_mut().zip(&plan.groups) {
-            *sum += own * f64::from(planned.group.keep.tokens(prompt, prompt.saturating_add(output / 2)));
+        for (sum, (_, keep)) in kept.iter_mut().zip(plan.lane_keeps()) {
+            *sum += own * f64::from(keep.tokens(prompt, prompt.saturating_add(output / 2)));
         }
     }
     if steps == 0.0 {

@@ -452,10 +452,13 @@ fn models(done: &[(u32, &Scenario, &Found)]) -> Result<RecordBatch> {
                 None => (None, None),
                 Some(Budget::Tokens(tokens)) => (Some(tokens), None),
                 Some(Budget::Ratio(ratio)) => (None, Some(ratio)),
+                Some(Budget::Larger { extra, least, ratio }) => (Some(extra.saturating_add(least)), Some(ratio)),
+                Some(Budget::Pyramid(step)) => step.budget(),
             };
             let layer = &model.groups[group.model_group];
-            let weights =
-                f64::from(group.layers) * (layer.attention_params + layer.ffn.params()) * scenario.dtype.bytes();
+            // Where a policy splits the heads of a layer, each part counts its share of the layer.
+            let layers = f64::from(group.layers) * f64::from(group.kv.kv_heads) / f64::from(layer.kv.kv_heads.max(1));
+            let weights = layers * (layer.attention_params + layer.ffn.params()) * scenario.dtype.bytes();
             rows.push(vec![
                 model.name.clone().into(),
                 scenario.policy.name().into(),
@@ -466,7 +469,7 @@ fn models(done: &[(u32, &Scenario, &Found)]) -> Result<RecordBatch> {
                 group.keep.total.into(),
                 tokens.into(),
                 ratio.into(),
-                group.token_bytes.into(),
+                group.stored_bytes().into(),
                 group.kv.bf16_bytes().into(),
                 group.format.clone().into(),
                 (weights.round() as u64).into(),

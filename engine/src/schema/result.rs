@@ -76,7 +76,13 @@ pub static ATTENTION_ERROR: Table = Table {
         known("layer", U16, "", "The layer, from 0."),
         known("kv_head", U16, "", "The KV head, from 0."),
         known("unit_tokens", U16, "tokens", "What is kept or dropped as one: 1 token or a block of so many."),
-        known("kept_ratio", F64, "ratio", "Kept share of the context, mean over the range."),
+        known(
+            "kept_ratio",
+            F64,
+            "ratio",
+            "Share of the context that a step reads (for a selection that stores all, such as quest, not what it stores), \
+             mean over the range.",
+        ),
         known("lost_mass_ratio", F64, "ratio", "Softmax mass on what was dropped, mean over the range."),
         known("max_lost_mass_ratio", F64, "ratio", "Largest such mass of one step in the range."),
         maybe(
@@ -98,8 +104,27 @@ pub static ATTENTION_ERROR: Table = Table {
             "ratio",
             "Expected error of the output over its norm, by quantization; null without norms.",
         ),
+        maybe(
+            "output_error",
+            F64,
+            "",
+            "By how much the layer's output turns: 1 - cos of the exact output of all its heads and what the policy leaves, \
+             mean over the range, the same for all its KV heads; null without vectors and norms.",
+        ),
+        maybe(
+            "output_error_from",
+            Text,
+            "",
+            "vectors (exact, with queries, K and V) or norms (estimated from masses and norms).",
+        ),
         known("recoverable_ratio", F64, "ratio", "Share of the lost mass whose data still exists somewhere."),
         known("limiter", Text, "", "What the error comes from most: selection, key_format, value_format or none."),
+        maybe(
+            "premise",
+            Text,
+            "",
+            "Whether what the policy rests on holds on this recording; null where it rests on nothing that was measured.",
+        ),
     ],
 };
 

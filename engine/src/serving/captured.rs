@@ -116,7 +116,7 @@ impl Felt {
 
 fn price_batch(plan: &Plan, steps: &[CapturedStep], start_ns: i64) -> Stretch {
     let groups = plan.groups.len();
-    let (mut kept, mut pairs, mut read) = (vec![0; groups], vec![0.0; groups], vec![0; groups]);
+    let (mut kept, mut pairs, mut read) = (vec![0; plan.lanes()], vec![0.0; groups], vec![0; groups]);
     let (mut decode, mut context, mut prefill_tokens, mut prefills) = (0, 0, 0, 0);
     let mut held = 0;
     for step in steps {
@@ -128,8 +128,11 @@ fn price_batch(plan: &Plan, steps: &[CapturedStep], start_ns: i64) -> Stretch {
                 read[at] += u64::from(
                     keep.total.map_or(step.context, |cap| step.context.min(cap.saturating_add(step.new_tokens))),
                 );
-            } else {
-                kept[at] += u64::from(keep.tokens(step.prompt, step.context));
+            }
+        }
+        if !step.is_prefill {
+            for (kept, (_, keep)) in kept.iter_mut().zip(plan.lane_keeps()) {
+                *kept += u64::from(keep.tokens(step.prompt, step.context));
             }
         }
         held += plan.footprint(step.prompt, step.context, !step.is_prefill);

@@ -82,8 +82,8 @@ pub(super) fn run(plan: &Plan, workload: &Workload, rules: &Rules, number: u32, 
         share: 0.0,
         number,
         peaks: Vec::new(),
-        kept: vec![0; groups],
-        last_kept: vec![0; groups],
+        kept: vec![0; plan.lanes()],
+        last_kept: vec![0; plan.lanes()],
         pairs: vec![0.0; groups],
         read: vec![0; groups],
     };
@@ -326,7 +326,7 @@ impl Instance<'_> {
         state.joined = Some((self.decoding.step, self.outcome.stretches.len()));
         state.joined_share = self.share;
         let member = Member { request, epoch: state.epoch, prefilled: prefill, context: prefill };
-        self.decoding.join(self.plan, member, output - state.generated);
+        self.decoding.join(member, output - state.generated);
     }
 
     /// As many decode steps as nothing changes the batch.
@@ -449,9 +449,9 @@ impl Instance<'_> {
     fn finish_due(&mut self) {
         while let Some(event) = self.decoding.due() {
             match event {
-                Event::Full { request, epoch, group } => {
+                Event::Full { request, epoch, lane } => {
                     if let Some(member) = self.member(request, epoch) {
-                        self.decoding.fill(self.plan, member, group);
+                        self.decoding.fill(member, lane);
                     }
                 }
                 Event::Finish { request, epoch } => {
@@ -474,7 +474,7 @@ impl Instance<'_> {
 
     /// Takes a request out of the lockstep and settles what it felt since it joined.
     fn stop_decoding(&mut self, member: Member) {
-        self.decoding.leave(self.plan, member);
+        self.decoding.leave(member);
         let state = &mut self.states[member.request as usize];
         let served = &mut self.outcome.served[member.request as usize];
         let Some((_, stretch)) = state.joined.take() else { return };

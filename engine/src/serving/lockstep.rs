@@ -8,19 +8,21 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::cost::{BLOCK_TOKENS, Plan};
+use crate::policy::Keep;
 
 /// What happens to a request at a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Event {
-    /// Layer group `group` keeps no more tokens than now. Sorts before `Finish`.
-    Full { request: u32, epoch: u32, group: u16 },
+    /// Lane `lane` counts no more tokens than now. Sorts before `Finish`.
+    Full { request: u32, epoch: u32, lane: u16 },
     /// The last token is out.
     Finish { request: u32, epoch: u32 },
 }
 
-/// One layer group's sums.
+/// The sums of one layer group, or of what such a group reads where that is less than it keeps.
 #[derive(Debug, Clone)]
 struct Lane {
+    keep: Keep,
     kept: u64,
     growing: u64,
     /// Growing requests by `(kept - step) mod 16`.
@@ -51,32 +53,36 @@ pub(super) struct Lockstep {
 
 impl Lockstep {
     pub(super) fn new(plan: &Plan) -> Self {
-        let lane = |group| Lane { kept: 0, growing: 0, phases: [0; 16], block_bytes: plan.block_bytes(group) };
+        let stored = plan.groups.len();
+        let lane = |(lane, (group, keep))| {
+            // What is read is part of what is stored and takes no room of its own.
+            let block_bytes = if lane < stored { plan.block_bytes(group) } else { 0 };
+            Lane { keep, kept: 0, growing: 0, phases: [0; 16], block_bytes }
+        };
         Self {
             step: 0,
             requests: 0,
             context: 0,
-            lanes: (0..plan.groups.len()).map(lane).collect(),
+            lanes: plan.lane_keeps().enumerate().map(lane).collect(),
             events: BinaryHeap::new(),
         }
     }
 
     /// Adds a request that needs `remaining` more tokens.
-    pub(super) fn join(&mut self, plan: &Plan, member: Member, remaining: u32) {
+    pub(super) fn join(&mut self, member: Member, remaining: u32) {
         self.requests += 1;
         self.context += u64::from(member.context);
-        for (group, lane) in self.lanes.iter_mut().enumerate() {
-            let keep = plan.groups[group].group.keep;
-            let kept = keep.tokens(member.prefilled, member.context);
+        for (index, lane) in self.lanes.iter_mut().enumerate() {
+            let kept = lane.keep.tokens(member.prefilled, member.context);
             lane.kept += u64::from(kept);
-            let left = keep.full_at(member.prefilled).map(|full| full.saturating_sub(member.context));
+            let left = lane.keep.full_at(member.prefilled).map(|full| full.saturating_sub(member.context));
             if left == Some(0) {
                 continue;
             }
             lane.growing += 1;
             lane.phases[phase(kept, self.step)] += 1;
             if let Some(left) = left {
-                let event = Event::Full { request: member.request, epoch: member.epoch, group: group as u16 };
+                let event = Event::Full { request: member.request, epoch: member.epoch, lane: index as u16 };
                 self.events.push(Reverse((self.step + u64::from(left), event)));
             }
         }
@@ -85,24 +91,23 @@ impl Lockstep {
     }
 
     /// Removes a request, with all events of the current step already taken.
-    pub(super) fn leave(&mut self, plan: &Plan, member: Member) {
+    pub(super) fn leave(&mut self, member: Member) {
         self.requests -= 1;
         self.context -= u64::from(member.context);
-        for (group, lane) in self.lanes.iter_mut().enumerate() {
-            let keep = plan.groups[group].group.keep;
-            let kept = keep.tokens(member.prefilled, member.context);
+        for lane in &mut self.lanes {
+            let kept = lane.keep.tokens(member.prefilled, member.context);
             lane.kept -= u64::from(kept);
-            if keep.full_at(member.prefilled).is_none_or(|full| member.context < full) {
+            if lane.keep.full_at(member.prefilled).is_none_or(|full| member.context < full) {
                 lane.growing -= 1;
                 lane.phases[phase(kept, self.step)] -= 1;
             }
         }
     }
 
-    /// A request's group stops growing.
-    pub(super) fn fill(&mut self, plan: &Plan, member: Member, group: u16) {
-        let lane = &mut self.lanes[usize::from(group)];
-        let kept = plan.groups[usize::from(group)].group.keep.tokens(member.prefilled, member.context);
+    /// A request's lane stops growing.
+    pub(super) fn fill(&mut self, member: Member, lane: u16) {
+        let lane = &mut self.lanes[usize::from(lane)];
+        let kept = lane.keep.tokens(member.prefilled, member.context);
         lane.growing -= 1;
         lane.phases[phase(kept, self.step)] -= 1;
     }
@@ -123,7 +128,7 @@ impl Lockstep {
         }
     }
 
-    /// Kept tokens per group that the `ahead`-th step from now attends to (1 is the next).
+    /// Kept tokens per lane that the `ahead`-th step from now attends to (1 is the next).
     pub(super) fn kept_into(&self, ahead: u64, kept: &mut [u64]) {
         for (lane, kept) in self.lanes.iter().zip(kept) {
             *kept = lane.kept + ahead * lane.growing;

@@ -196,7 +196,7 @@ impl SlowReplay<'_> {
         let decoding: Vec<usize> = self.running.iter().copied().filter(|&at| self.requests[at].is_decoding).collect();
         let mut left = (self.rules.step_tokens as usize - decoding.len()) as u32;
         let groups = self.plan.groups.len();
-        let (mut kept, mut pairs, mut read) = (vec![0; groups], vec![0.0; groups], vec![0; groups]);
+        let (mut kept, mut pairs, mut read) = (vec![0; self.plan.lanes()], vec![0.0; groups], vec![0; groups]);
         let mut chunks = Vec::new();
         for at in self.prefilling() {
             let request = &self.requests[at];
@@ -215,8 +215,13 @@ impl SlowReplay<'_> {
             }
         }
         for &at in &decoding {
+            let (prefill, context) = (self.requests[at].prefill, self.context(at) + 1);
             for (group, planned) in self.plan.groups.iter().enumerate() {
-                kept[group] += u64::from(planned.group.keep.tokens(self.requests[at].prefill, self.context(at) + 1));
+                let tokens = planned.group.keep.tokens(prefill, context);
+                kept[group] += u64::from(tokens);
+                if let Some(lane) = planned.read_lane {
+                    kept[lane] += u64::from(tokens.min(planned.group.read_tokens.unwrap()));
+                }
             }
         }
         let ends = |&&(at, chunk): &&(usize, u32)| self.requests[at].done + chunk == self.requests[at].prefill;
@@ -358,9 +363,11 @@ fn compare(plan: &Plan, workload: &Workload, rules: &Rules) -> Result<(), TestCa
 fn keeps() -> impl Strategy<Value = Vec<Keep>> {
     let keep = prop_oneof![
         Just(Keep::ALL),
-        (20_u32..90).prop_map(|cap| Keep { prompt: None, total: Some(cap) }),
-        (1_u32..60).prop_map(|budget| Keep { prompt: Some(Budget::Tokens(budget)), total: None }),
-        (0.1_f64..1.0).prop_map(|ratio| Keep { prompt: Some(Budget::Ratio(ratio)), total: None }),
+        (20_u32..90).prop_map(Keep::at_most),
+        (1_u32..60).prop_map(|budget| Keep::of_prompt(Budget::Tokens(budget))),
+        (0.1_f64..1.0).prop_map(|ratio| Keep::of_prompt(Budget::Ratio(ratio))),
+        (1_u32..90).prop_map(|budget| Keep::fixed(Budget::Tokens(budget))),
+        (0.1_f64..1.0).prop_map(|ratio| Keep::fixed(Budget::Ratio(ratio))),
     ];
     proptest::collection::vec(keep, 1..3)
 }
@@ -376,13 +383,20 @@ proptest! {
     #[test]
     fn jumping_from_event_to_event_equals_going_token_by_token(
         keeps in keeps(),
+        most_read in proptest::option::of(1_u32..200),
         requests in requests(),
         capacity in 300_u64..2500,
         running in 1_u32..8,
         step_tokens in 16_u32..200,
     ) {
         let rules = Rules { name: "toy", doc: "", step_tokens, running_requests: running, prefix_cache: true };
-        let plan = toy_plan(&keeps, capacity);
+        let mut plan = toy_plan(&keeps, capacity);
+        if let Some(most) = most_read {
+            // The first group reads a part of what it keeps, and an index beside it.
+            plan.groups[0].group.read_tokens = Some(most);
+            plan.groups[0].read_lane = Some(keeps.len());
+            plan.groups[0].index_bytes_per_accelerator = 0.25;
+        }
         let workload = toy_workload(&requests);
         compare(&plan, &workload, &rules)?;
     }

@@ -3,6 +3,7 @@ use arrow::datatypes::{Float64Type, UInt32Type};
 use proptest::prelude::*;
 
 use super::*;
+use crate::policy::Kept;
 use crate::policy::rng::Rng;
 use crate::recording::tests::Tables;
 
@@ -140,8 +141,8 @@ fn noise_follows_the_proxies() {
         ("streaming(sinks=1,recent=3)+int4", [true, false, false, false, true, true, true]),
     ] {
         let stack = Stack::parse(policy).unwrap();
-        let (args, format) = stack.format().unwrap();
-        let (noise, output) = proxies(&tables, &kept, (format.distortion)(args, 64));
+        let (_, format) = stack.format().unwrap();
+        let (noise, output) = proxies(&tables, &kept, format.forms.distortion(64));
         let batch = error(policy, &recording, 1);
         let (found, ratio) = (reals(&batch, "logit_noise")[0], reals(&batch, "quantization_error_ratio")[0]);
         assert!((found / noise - 1.0).abs() < 1e-4, "{policy}: {found} {noise}");
@@ -227,7 +228,7 @@ proptest! {
             format!("oracle({budget}%)"),
         ] {
             let stack = Stack::parse(&policy).unwrap();
-            let keep = stack.selection().unwrap().1.keep;
+            let Kept::Same(keep) = stack.selection().unwrap().1.kept else { panic!() };
             let ratios = reals(&attention_error(&stack, &recording, 1).unwrap(), "kept_ratio");
             for (ratio, context) in ratios.iter().zip(prompt + 1..) {
                 let expected = f64::from(keep.tokens(prompt, context)) / f64::from(context);
