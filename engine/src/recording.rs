@@ -669,7 +669,7 @@ fn read_norms(all: &mut [Recording], owners: &BTreeMap<u64, usize>, batch: &Reco
         if !cosines.clone().all(|cosines| cosines.len() == norms.key.len()) {
             return Err(Error::data(format!("{}: expected a cosine for each norm", place())));
         }
-        if !cosines.flat_map(|cosines| cosines.values()).all(|cosine| cosine.is_finite()) {
+        if !cosines.flat_map(PrimitiveArray::values).all(|cosine| cosine.is_finite()) {
             return Err(Error::data(format!("{}: a cosine is not a finite number", place())));
         }
         if all[owner].norms.insert((request, layer, head), norms).is_some() {

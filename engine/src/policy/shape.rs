@@ -34,7 +34,7 @@ pub fn shape(stack: &Stack, model: &Model) -> Result<Shape> {
             for part in parts(stack, &at).map_err(|error| error.context(format!("policy `{}`", stack.name())))? {
                 let found = one_layer(stack, model_group, &group.kv, &part, skip.covers(layer, layers));
                 let found = match stack.merge().filter(|(_, merge)| merge.role(layer, layers).is_some()) {
-                    Some((_, merge)) => merged(merge, found),
+                    Some((_, merge)) => merged(merge, &found),
                     None => found,
                 };
                 let alike =
@@ -73,7 +73,7 @@ fn check_pairs(stack: &Stack, model: &Model, layers: u32) -> Result<()> {
 }
 
 /// A layer that shares the directions of its vectors with another one.
-fn merged(merge: &Merge, group: Group) -> Group {
+fn merged(merge: &Merge, group: &Group) -> Group {
     let token_bytes = merge.read_bytes(&group.kv, group.token_bytes);
     Group {
         held_bytes: merge.stored_bytes(&group.kv, group.token_bytes),
@@ -81,7 +81,7 @@ fn merged(merge: &Merge, group: Group) -> Group {
         format: format!("{} (merged)", group.format),
         read_flops: group.read_flops + Merge::read_flops(&group.kv),
         write_flops: group.write_flops + Merge::write_flops(&group.kv),
-        ..group
+        ..group.clone()
     }
 }
 

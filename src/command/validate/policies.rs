@@ -299,7 +299,7 @@ fn tell_premises(replayed: &[Replayed<'_>], recordings: &[Recording]) {
 fn spearman(pairs: &[(f64, f64)]) -> Option<f64> {
     let (a, b): (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
     let (a, b) = (ranks(&a), ranks(&b));
-    let mean = (pairs.len() as f64 + 1.0) / 2.0;
+    let mean = f64::midpoint(pairs.len() as f64, 1.0);
     let product = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(x, y)| (x - mean) * (y - mean)).sum::<f64>();
     let scale = (product(&a, &a) * product(&b, &b)).sqrt();
     (scale > 0.0).then(|| product(&a, &b) / scale)
