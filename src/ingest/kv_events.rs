@@ -34,7 +34,7 @@
 //!
 //! A row is one block of an event; `cleared` is a row without a block. The parent of a block is the block before it in
 //! its event, that of the first is the event's parent. Hashes are numbers of 64 bits, signed ones kept bit by bit, or
-//! digests of any length (in JSON: text in hex or base64), kept whole in `block_hash_bytes`. Token ids are kept if
+//! digests of any length (in JSON: text in hex or base64), kept whole in `block_hash_hex`. Token ids are kept if
 //! there are as many as the blocks hold; pairs of them, as speculative decoding sends, and other counts are logged. The
 //! extra keys of blocks, the window of sliding attention and keys that are not listed here are not stored, and logged.
 //!
@@ -92,7 +92,7 @@ const NOT_STORED: sink::Event =
 const HALVES: sink::Event = sink::Event {
     severity: Severity::Notice,
     code: "same_first_bytes",
-    advice: Some("tell blocks by `block_hash_bytes`, not by `block_hash`"),
+    advice: Some("tell blocks by `block_hash_hex`, not by `block_hash`"),
 };
 
 fn sniff(head: &Head<'_>) -> Sniff {

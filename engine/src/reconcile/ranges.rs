@@ -135,7 +135,7 @@ fn words(name: &str) -> Vec<String> {
 /// How many steps a capture has: those that lie in no other step of their process. Where a profiler mirrors ranges on the
 /// devices, those of the host count.
 pub fn steps(annotated: &Annotated) -> u64 {
-    let mut places: BTreeMap<(u32, bool, Option<u64>), Vec<(i64, Reverse<i64>)>> = BTreeMap::new();
+    let mut places: BTreeMap<Place, Vec<(i64, Reverse<i64>)>> = BTreeMap::new();
     for range in annotated.ranges.iter().filter(|range| range.kind == Kind::Step) {
         let place = (range.source, range.is_on_device, range.process);
         places.entry(place).or_default().push((range.start, Reverse(range.end)));

@@ -121,7 +121,7 @@ fn a_source_is_looked_at_alone_where_it_is_named() {
     let booths = |words: &[&str]| show(&store, &args(&[&[root.as_str()], words].concat()), Part::Booths).unwrap();
     assert_eq!((sum(&booths(&[]), "time_ns"), sum(&booths(&["--source", "0"]), "time_ns")), (21, 5));
     let error = show(&store, &args(&[&root, "--source", "9"]), Part::Booths).unwrap_err().to_string();
-    assert!(error.starts_with("the store has no captured kernels"), "{error}");
+    assert!(error.starts_with("source 9 has no captured kernels"), "{error}");
 }
 
 #[test]

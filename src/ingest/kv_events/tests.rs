@@ -225,10 +225,10 @@ fn digests_of_32_bytes_keep_their_identity() {
     let rows = read(&bench, &BLOCK_EVENTS);
     let same = Some(0xabab_abab_abab_abab);
     assert_eq!(maybe::<UInt64Type>(&rows, "block_hash"), [same, same, Some(9), same, same]);
-    let digests = text(&rows, "block_hash_bytes");
+    let digests = text(&rows, "block_hash_hex");
     assert_eq!(digests[..2], [Some(hex.clone()), Some(crate::store::hex(&two))]);
     assert_eq!(digests[3..], digests[..2]);
-    assert_eq!(text(&rows, "parent_hash_bytes")[..2], [Some("07".repeat(32)), Some(hex)]);
+    assert_eq!(text(&rows, "parent_hash_hex")[..2], [Some("07".repeat(32)), Some(hex)]);
     check_law(&bench);
 }
 
