@@ -160,17 +160,30 @@ fn known_source(store: &Store, args: &Args) -> Result<()> {
 
 /// All parts for which there is data and, where they need it, a model: one table after another, each under its name.
 fn everything(store: &Store, args: &Args, format: Format) -> Result<Exit> {
-    let has = |table: &Table| !store.files(table.name).is_empty();
+    let has = |table: &'static Table| -> Result<bool> {
+        match args.source {
+            None => Ok(!store.files(table.name).is_empty()),
+            Some(_) if table.column("source_id").is_none() => Ok(!store.files(table.name).is_empty()),
+            Some(_) => Ok(rows(store, args, table)?.iter().any(|batch| batch.num_rows() > 0)),
+        }
+    };
     let modelled = args.model.is_some() && args.machine.is_some();
     let has_map = args.address_map.is_some();
+    let (has_kernels, has_accesses, has_steps) = (has(&KERNELS)?, has(&ACCESSES)?, has(&STEPS)?);
+    if args.write_fit.is_some() && !(has_steps && modelled) {
+        return Err(Error::usage(
+            "expected captured steps, a model and a machine for `--write-fit`, found not all of them",
+        )
+        .hint("give `--model` and `--machine`, and ingest a recording whose steps have durations"));
+    }
     let parts = [
-        (Part::Booths, has(&KERNELS)),
-        (Part::Ranges, has(&KERNELS) && has(&ANNOTATIONS)),
-        (Part::Toll, has(&KERNELS) && modelled && args.batch.is_some() && args.context.is_some()),
-        (Part::Accesses, has(&ACCESSES)),
-        (Part::Blocks, has(&ACCESSES) && has_map),
-        (Part::Residency, has(&BLOCK_EVENTS)),
-        (Part::Fit, has(&STEPS) && modelled),
+        (Part::Booths, has_kernels),
+        (Part::Ranges, has_kernels && has(&ANNOTATIONS)?),
+        (Part::Toll, has_kernels && modelled && args.batch.is_some() && args.context.is_some()),
+        (Part::Accesses, has_accesses),
+        (Part::Blocks, has_accesses && has_map),
+        (Part::Residency, has(&BLOCK_EVENTS)?),
+        (Part::Fit, has_steps && modelled),
     ];
     let mut text = Vec::new();
     let is_terminal = args.output.is_none() && std::io::stdout().lock().is_terminal();

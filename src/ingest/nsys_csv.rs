@@ -142,6 +142,13 @@ fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
             sink.log(NOT_STORED, &format!("the column {} is not stored", named(name.as_bytes())), None, None);
         }
     }
+    let [static_shared, dynamic_shared] = layout.shared;
+    for (name, at) in [("Bytes", layout.bytes), ("StcSMem", static_shared), ("DymSMem", dynamic_shared)] {
+        if let (Some(name), None) = (names.iter().find(|known| split_unit(known).0 == name), at) {
+            let message = format!("the column {} is not stored: its unit is not known", named(name.as_bytes()));
+            sink.log(NOT_STORED, &message, None, None);
+        }
+    }
     let mut gpu = Gpu::new();
     rows::each(path, &[], lines, sink, &mut |line, sink| {
         let mut cells: Vec<Cell<'_>> = Vec::with_capacity(names.len());

@@ -1,8 +1,9 @@
 //! What a serving engine kept in its KV cache, by its own events, and what LRU would have kept in the same room.
 //!
-//! Events of one source, rank, medium and cache group make a *pool*. `stored` puts a block in, `removed` takes it out,
-//! `cleared` empties the pools of its rank (of its medium, where it names one). What was stored before the capture
-//! began is unknown, so that a block may be removed that was never seen.
+//! Events of one source, topic, rank, medium and cache group make a *pool*. `stored` puts a block in, `removed` takes it
+//! out (of every medium that has it, where it names none), `cleared` empties the pools of its rank (of its medium, where
+//! it names one). What was stored before the capture began is unknown, so that a block may be removed that was never
+//! seen.
 //!
 //! The replay takes the same pool with as many blocks as were there at most, or as many as the user says. Engines do
 //! not send events for hits; but a block that is stored below a parent shows that the chain above it was in use. An
@@ -23,6 +24,8 @@ use crate::error::Result;
 pub struct Pool {
     /// The source.
     pub source: u32,
+    /// Topic of the messages: engines that publish to one subscriber differ in it.
+    pub topic: Option<String>,
     /// Data-parallel rank.
     pub rank: Option<u32>,
     /// Where the blocks are, as the engine says it.
@@ -123,11 +126,18 @@ pub fn events(batches: &[RecordBatch]) -> Result<Events> {
             let pool = columns.pool(row);
             let mut lost = 0;
             if let Some(now) = number(columns.seqs, row) {
-                let topic = text(columns.topics, row).map(str::to_owned);
                 // A repeated or late message fills no gap and opens none.
-                let last = sent.entry((pool.source, pool.rank, topic)).or_insert(now);
+                let last = sent.entry((pool.source, pool.rank, pool.topic.clone())).or_insert(now);
                 lost = now.saturating_sub(*last).saturating_sub(1);
                 *last = now.max(*last);
+            }
+            if columns.events.value(row) == "removed" && pool.medium.is_none() {
+                let time = number(columns.times, row).or_else(|| number(columns.received, row));
+                let (hash, bytes) = (number(columns.hashes, row), text(columns.bytes, row).map(str::to_owned));
+                let event = Event { time, lost, what: What::Cleared };
+                if hash.is_some_and(|hash| remove(&mut found.pools, &names, &pool, (hash, bytes), event)) {
+                    continue;
+                }
             }
             let mut id = |hash: Option<u64>, bytes: Option<&str>| {
                 let next = names.len() as u32;
@@ -155,13 +165,38 @@ pub fn events(batches: &[RecordBatch]) -> Result<Events> {
     Ok(found)
 }
 
+/// Removes a block from every medium that has had it; whether one has.
+fn remove(
+    pools: &mut BTreeMap<Pool, Vec<Event>>,
+    names: &HashMap<Name, u32>,
+    meant: &Pool,
+    (hash, bytes): (u64, Option<String>),
+    event: Event,
+) -> bool {
+    let mut lost = event.lost;
+    let mut is_known = false;
+    for (pool, events) in pools.iter_mut() {
+        let same_engine = (pool.source, pool.rank, &pool.topic) == (meant.source, meant.rank, &meant.topic);
+        let same_group = meant.group.is_none() || meant.group == pool.group;
+        if !same_engine || !same_group {
+            continue;
+        }
+        if let Some(&block) = names.get(&(pool.clone(), hash, bytes.clone())) {
+            events.push(Event { lost, what: What::Removed { block }, ..event });
+            (lost, is_known) = (0, true);
+        }
+    }
+    is_known
+}
+
 /// Empties every pool of the rank that the event means.
 fn clear(pools: &mut BTreeMap<Pool, Vec<Event>>, meant: &Pool, event: Event) {
     let mut lost = event.lost;
     for (pool, events) in pools.iter_mut() {
         let same_medium = meant.medium.is_none() || meant.medium == pool.medium;
         let same_group = meant.group.is_none() || meant.group == pool.group;
-        if (pool.source, pool.rank) == (meant.source, meant.rank) && same_medium && same_group {
+        let same_engine = (pool.source, pool.rank, &pool.topic) == (meant.source, meant.rank, &meant.topic);
+        if same_engine && same_medium && same_group {
             events.push(Event { lost, ..event });
             lost = 0;
         }
@@ -208,6 +243,7 @@ impl<'a> Columns<'a> {
     fn pool(&self, row: usize) -> Pool {
         Pool {
             source: self.sources.value(row),
+            topic: text(self.topics, row).map(str::to_owned),
             rank: number(self.ranks, row),
             medium: text(self.mediums, row).map(str::to_owned),
             group: number(self.groups, row),

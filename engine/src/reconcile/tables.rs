@@ -169,6 +169,7 @@ pub static RESIDENCY: Table = Table {
     scope: Scope::Store,
     columns: &[
         known("source_id", U32, "", "The source."),
+        maybe("topic", Text, "", "Topic of the messages, which tells engines apart."),
         maybe("rank", U32, "", "Data-parallel rank."),
         maybe("medium", Text, "", "Where the blocks are."),
         maybe("group_index", U32, "", "KV cache group."),
@@ -433,6 +434,7 @@ pub fn residency(pools: &[Residency]) -> Result<RecordBatch> {
         for bucket in buckets {
             rows.push(row![
                 pool.source,
+                pool.topic.clone(),
                 pool.rank,
                 pool.medium.clone(),
                 pool.group,

@@ -709,6 +709,31 @@ fn residency_follows_the_events_and_lru_stands_beside() {
     assert_eq!((table.num_rows(), number(&table, "capacity_blocks", 0)), (3, "2".to_owned()));
 }
 
+/// TensorRT-LLM names no level where it removes, and two engines may publish the same hash.
+#[test]
+fn a_removal_without_a_medium_finds_its_block_and_topics_are_engines_of_their_own() {
+    let row = |topic: &'static str, event: &'static str, medium: Option<&'static str>| {
+        vec![
+            ("source_id", Cell::from(0_u32)),
+            ("event_index", 0_u32.into()),
+            ("block_index", 0_u32.into()),
+            ("event", event.into()),
+            ("block_hash", 7_u64.into()),
+            ("medium", medium.into()),
+            ("topic", topic.into()),
+        ]
+    };
+    let rows = [row("a", "stored", Some("GPU")), row("b", "stored", Some("GPU")), row("a", "removed", None)];
+    let table = batch(&BLOCK_EVENTS, &rows.iter().map(Vec::as_slice).collect::<Vec<_>>(), &[]);
+    let pools = residency(&events(&[table]).unwrap(), 1, None);
+    let found: Vec<_> = pools
+        .iter()
+        .map(|pool| (pool.pool.topic.as_deref(), &pool.buckets[0]))
+        .map(|(topic, bucket)| (topic, bucket.stored, bucket.removed, bucket.removed_unknown, bucket.resident))
+        .collect();
+    assert_eq!(found, [(Some("a"), 1, 1, 0, 0), (Some("b"), 1, 0, 0, 1)]);
+}
+
 #[test]
 fn a_chain_that_bites_its_tail_ends() {
     let sent =
