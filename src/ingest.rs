@@ -232,6 +232,15 @@ impl Options {
             .hint("its rows have no blocks"))
     }
 
+    /// Refuses both flags, for a format that leaves nothing to choose; `why` says what decides.
+    fn without_choice(&self, format: &str, why: &str) -> Result<()> {
+        if self.time_unit.is_none() && self.block_tokens.is_none() {
+            return Ok(());
+        }
+        let message = format!("expected no time unit and no block size with format `{format}`, found one");
+        Err(Error::usage(message).hint(why))
+    }
+
     /// Refuses a unit of time other than the format's own, if it has one; `why` says what its instants are.
     fn with_unit(&self, format: &str, own: Option<TimeUnit>, why: &str) -> Result<()> {
         let Some(unit) = self.time_unit.filter(|unit| Some(*unit) != own) else { return Ok(()) };
@@ -484,8 +493,8 @@ fn read_one(job: &Job, options: &Options, sender: std::sync::mpsc::SyncSender<Pa
         return Err(Error::usage("expected data on standard input, found a terminal").hint("pipe a file into it"));
     }
     let source = source::open(&job.path, &source::LIMITS)?;
-    let format = choose(&source.head(), options)?;
     let verdicts = verdicts(&source.head());
+    let format = choose(&source.head(), &verdicts, options)?;
     let compression = source.compression();
     let mut sink = Sink::new(&job.path, job.source_id, options, source.tally(), sender);
     let (mut input, finish) = source.into_input(options)?;
@@ -603,17 +612,16 @@ fn with_store_ids(batch: RecordBatch, base: u64) -> Result<RecordBatch> {
     Ok(RecordBatch::try_new(schema, columns)?)
 }
 
-/// The format to read with.
-fn choose(head: &Head<'_>, options: &Options) -> Result<&'static Format> {
+/// The format to read with, by what each says.
+fn choose(head: &Head<'_>, verdicts: &[(&'static Format, Sniff)], options: &Options) -> Result<&'static Format> {
     if let Some(name) = &options.format {
         let format = format(name)?;
-        if (format.sniff)(head) != Sniff::Yes {
+        if !verdicts.iter().any(|(one, sniff)| one.name == format.name && *sniff == Sniff::Yes) {
             refuse_binary(head)?;
         }
         return Ok(format);
     }
-    let verdicts = verdicts(head);
-    if let Some(format) = only_yes(&verdicts) {
+    if let Some(format) = only_yes(verdicts) {
         return Ok(format);
     }
     refuse_binary(head)?;
@@ -626,7 +634,7 @@ fn choose(head: &Head<'_>, options: &Options) -> Result<&'static Format> {
     let names: Vec<&str> = ALL.iter().map(|format| format.name).collect();
     let mut message =
         format!("expected `{}` in one of the formats {}, found none of them", head.path, names.join(", "));
-    for (format, sniff) in &verdicts {
+    for (format, sniff) in verdicts {
         if let Sniff::Nearly(why) = sniff {
             let _ = write!(message, "\n  nearly {}: {why}", format.name);
         }

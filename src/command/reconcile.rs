@@ -162,9 +162,10 @@ fn known_source(store: &Store, args: &Args) -> Result<()> {
 fn everything(store: &Store, args: &Args, format: Format) -> Result<Exit> {
     let has = |table: &'static Table| -> Result<bool> {
         match args.source {
-            None => Ok(!store.files(table.name).is_empty()),
-            Some(_) if table.column("source_id").is_none() => Ok(!store.files(table.name).is_empty()),
-            Some(_) => Ok(rows(store, args, table)?.iter().any(|batch| batch.num_rows() > 0)),
+            Some(_) if table.column("source_id").is_some() => {
+                Ok(rows(store, args, table)?.iter().any(|batch| batch.num_rows() > 0))
+            }
+            _ => Ok(!store.files(table.name).is_empty()),
         }
     };
     let modelled = args.model.is_some() && args.machine.is_some();
@@ -300,6 +301,11 @@ impl Found {
         Ok(Self { rules, kernels, booths })
     }
 
+    /// The captures that they are from.
+    fn sources(&self) -> BTreeSet<u32> {
+        self.kernels.rows.iter().map(|kernel| kernel.source).collect()
+    }
+
     /// What the sums leave open: time that no rule knows, and counters that the capture lacks.
     fn tell(&self) {
         let (mut rows, mut time, mut unknown) = (0, 0, 0);
@@ -309,9 +315,9 @@ impl Found {
                 unknown += if booth == Booth::Unclassified { sum.time } else { 0 };
             }
         }
-        let sources: BTreeSet<u32> = self.kernels.rows.iter().map(|kernel| kernel.source).collect();
-        if sources.len() > 1 {
-            talk::note(&format!("kernels of {} captures are added up; `--source` shows one", sources.len()));
+        let captures = self.sources().len();
+        if captures > 1 {
+            talk::note(&format!("kernels of {captures} captures are added up; `--source` shows one"));
         }
         let devices = self.kernels.devices();
         talk::note(&format!("{rows} kernels on {devices} devices took {time} ns, of which no rule knows {unknown} ns"));
@@ -354,7 +360,7 @@ fn beside(store: &Store, args: &Args) -> Result<RecordBatch> {
     };
     let step = toll::decode_step(&model.plan, batch, context)?;
     let found = Found::read(store, args)?;
-    let sources: BTreeSet<u32> = found.kernels.rows.iter().map(|kernel| kernel.source).collect();
+    let sources = found.sources();
     if sources.len() > 1 {
         let sources: Vec<String> = sources.iter().map(u32::to_string).collect();
         return Err(Error::usage(format!(

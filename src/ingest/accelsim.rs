@@ -115,10 +115,7 @@ fn is_kernel_file(line: &[u8]) -> bool {
 
 fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
     let Input { path, options, body } = input;
-    if options.time_unit.is_some() || options.block_tokens.is_some() {
-        return Err(Error::usage("expected no time unit and no block size with format `accelsim`, found one")
-            .hint("its instructions have no times, and it has no KV blocks"));
-    }
+    options.without_choice("accelsim", "its instructions have no times, and it has no KV blocks")?;
     let lines = rows::lines(path, body)?;
     if is_list(walk::first_line(lines.peek())) {
         list(path, lines, sink)?;

@@ -232,10 +232,7 @@ fn sniff(head: &Head<'_>) -> Sniff {
 fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
     let Input { path, options, body } = input;
     let lines = rows::lines(path, body)?;
-    if options.time_unit.is_some() || options.block_tokens.is_some() {
-        return Err(Error::usage("expected no time unit and no block size with format `arrays`, found one")
-            .hint("the map says them"));
-    }
+    options.without_choice("arrays", "the map says them")?;
     let mut text = Vec::new();
     std::io::Read::read_to_end(&mut std::io::Read::take(lines, MAP_BYTES as u64 + 1), &mut text)
         .map_err(|error| Error::data(format!("cannot read `{path}`: {error}")))?;

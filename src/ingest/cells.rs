@@ -3,7 +3,10 @@
 
 use std::borrow::Cow;
 
-use super::problem::{Bad, quoted};
+use engine::error::Error;
+
+use super::problem::{Bad, Problem, quoted};
+use super::source::Lines;
 use super::time::{TimeUnit, decimal_ns};
 
 /// A cell of a line.
@@ -77,6 +80,22 @@ pub(super) fn header(line: &[u8]) -> Result<Vec<String>, Bad> {
     let mut cells = Vec::new();
     split(line, &mut cells)?;
     Ok(cells.into_iter().map(|cell| cell.text.trim().to_owned()).collect())
+}
+
+/// The names of the first line that is not blank.
+///
+/// # Errors
+/// A file without such a line, a header that cannot be split, and a stream that is damaged.
+pub(super) fn first_header(path: &str, lines: &mut Lines) -> engine::error::Result<Vec<String>> {
+    loop {
+        let Some(line) = lines.next_line()? else {
+            return Err(Error::data(format!("expected a header in `{path}`, found only empty lines")));
+        };
+        if !line.is_blank() {
+            let told = |bad| Error::data(Problem::in_line(path, line.bytes, line.number, line.offset, bad).shown);
+            return header(line.bytes).map_err(told);
+        }
+    }
 }
 
 /// Where a column is, its name in any case.

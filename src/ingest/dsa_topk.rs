@@ -27,7 +27,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Int64Builder, ListBuilder, RecordBatch, UInt16Builder, UInt32Builder, UInt64Builder};
-use engine::error::{Error, Result};
+use engine::error::Result;
 use engine::schema::canonical::SELECTIONS;
 use engine::schema::list_u32;
 
@@ -90,10 +90,7 @@ fn sniff(head: &Head<'_>) -> Sniff {
 fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
     let Input { path, options, body } = input;
     let lines = rows::lines(path, body)?;
-    if options.time_unit.is_some() || options.block_tokens.is_some() {
-        return Err(Error::usage("expected no time unit and no block size with format `dsa_topk`, found one")
-            .hint("its rows have no instants, and name their blocks"));
-    }
+    options.without_choice("dsa_topk", "its rows have no instants, and name their blocks")?;
     let mut reader = Reader::new();
     rows::each(path, &[], lines, sink, &mut |line, sink| reader.line(line, sink))?;
     reader.finish(sink)?;

@@ -9,7 +9,7 @@ use engine::error::Result;
 use engine::schema::captured::{ANNOTATIONS, COUNTERS, KERNELS};
 
 use super::sink::Sink;
-use super::sparse::Sparse;
+use super::sparse::{Sparse, push_all};
 
 /// The most rows of a batch.
 const ROWS: usize = 64 << 10;
@@ -314,14 +314,5 @@ impl Counters {
             self.text.finish(),
         ];
         sink.push_detail(&COUNTERS, RecordBatch::try_new(COUNTERS.arrow(), columns)?)
-    }
-}
-
-fn push_all<T: arrow::array::ArrowPrimitiveType, const N: usize>(
-    builders: &mut [Sparse<arrow::array::PrimitiveBuilder<T>>; N],
-    values: [Option<T::Native>; N],
-) {
-    for (builder, value) in builders.iter_mut().zip(values) {
-        builder.push(value);
     }
 }

@@ -212,12 +212,7 @@ fn meta(file: &PathBuf) -> Result<Meta> {
 fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
     let Input { path, options, body } = input;
     let lines = rows::lines(path, body)?;
-    if options.time_unit.is_some() || options.block_tokens.is_some() {
-        return Err(Error::usage(
-            "expected no time unit and no block size with format `llmservingsim_profile`, found one",
-        )
-        .hint("its times are microseconds"));
-    }
+    options.without_choice("llmservingsim_profile", "its times are microseconds")?;
     let mut layout: Option<Layout> = None;
     let mut ops = OpTimings::new();
     let place = place(path, sink)?;

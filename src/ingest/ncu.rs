@@ -173,10 +173,7 @@ impl Layout {
 }
 
 fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
-    if input.options.time_unit.is_some() || input.options.block_tokens.is_some() {
-        return Err(Error::usage("expected no time unit and no block size with format `ncu`, found one")
-            .hint("the file names the unit of each metric"));
-    }
+    input.options.without_choice("ncu", "the file names the unit of each metric")?;
     let path = input.path;
     let lines = rows::lines(path, &mut input.body)?;
     let mut reader = Reader { gpu: Gpu::new(), layout: None, pending: None, latest: None };

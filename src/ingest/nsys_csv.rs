@@ -18,7 +18,7 @@ use super::cells::{self, Cell, Row};
 use super::gpu::{Gpu, Kernel};
 use super::json::named;
 use super::nsys::copy_kind;
-use super::problem::{Bad, Problem};
+use super::problem::Bad;
 use super::rows::{self, Outcome};
 use super::sink::{Event, Severity, Sink};
 use super::source::Input;
@@ -115,21 +115,10 @@ fn sniff(head: &Head<'_>) -> Sniff {
 }
 
 fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
-    if input.options.time_unit.is_some() || input.options.block_tokens.is_some() {
-        return Err(Error::usage("expected no time unit and no block size with format `nsys_csv`, found one")
-            .hint("the header says the units"));
-    }
+    input.options.without_choice("nsys_csv", "the header says the units")?;
     let path = input.path;
     let lines = rows::lines(path, &mut input.body)?;
-    let names = loop {
-        let Some(line) = lines.next_line()? else {
-            return Err(Error::data(format!("expected a header in `{path}`, found only empty lines")));
-        };
-        if !line.is_blank() {
-            let told = |bad| Error::data(Problem::in_line(path, line.bytes, line.number, line.offset, bad).shown);
-            break cells::header(line.bytes).map_err(told)?;
-        }
-    };
+    let names = cells::first_header(path, lines)?;
     let layout = Layout::of(&names);
     if !layout.is_whole() {
         return Err(Error::data(format!(

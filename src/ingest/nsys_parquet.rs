@@ -59,10 +59,7 @@ fn sniff(head: &Head<'_>) -> Sniff {
 }
 
 fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
-    if input.options.time_unit.is_some() || input.options.block_tokens.is_some() {
-        return Err(Error::usage("expected no time unit and no block size with format `nsys_parquet`, found one")
-            .hint("its instants are nanoseconds"));
-    }
+    input.options.without_choice("nsys_parquet", "its instants are nanoseconds")?;
     let Body::File(file) = &input.body else {
         return Err(Error::data(format!("expected a Parquet file in `{}`, found none", input.path))
             .hint("`nsys export --type parquetdir` makes a folder of them"));

@@ -23,7 +23,7 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use engine::error::{Error, Result};
+use engine::error::Result;
 
 use super::accesses::{Access, Accesses, LANES, kind, width_of};
 use super::gpu::{Gpu, Kernel};
@@ -154,10 +154,7 @@ struct Reader {
 
 fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
     let Input { path, options, body } = input;
-    if options.time_unit.is_some() || options.block_tokens.is_some() {
-        return Err(Error::usage("expected no time unit and no block size with format `nvbit`, found one")
-            .hint("its instructions have no times, and it has no KV blocks"));
-    }
+    options.without_choice("nvbit", "its instructions have no times, and it has no KV blocks")?;
     let lines = rows::lines(path, body)?;
     let mut reader = Reader {
         launches: Launches::default(),

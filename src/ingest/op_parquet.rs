@@ -234,10 +234,7 @@ fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
     let Body::File(file) = body else {
         return Err(Error::data(format!("expected a Parquet file in `{path}`, found something else")));
     };
-    if options.time_unit.is_some() || options.block_tokens.is_some() {
-        return Err(Error::usage("expected no time unit and no block size with format `op_parquet`, found one")
-            .hint("each of its columns has a unit of its own"));
-    }
+    options.without_choice("op_parquet", "each of its columns has a unit of its own")?;
     let builder = parquet_input::open(file.path())?;
     let names: Vec<String> = builder.schema().fields().iter().map(|field| field.name().clone()).collect();
     log_columns(&names, sink);

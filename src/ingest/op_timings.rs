@@ -7,7 +7,7 @@ use engine::error::Result;
 use engine::schema::captured::OP_TIMINGS;
 
 use super::sink::Sink;
-use super::sparse::Sparse;
+use super::sparse::{Sparse, push_all};
 
 /// The most rows of a batch.
 const ROWS: usize = 64 << 10;
@@ -175,14 +175,5 @@ impl OpTimings {
         columns.push(Arc::new(self.latency.finish()));
         columns.extend(self.unknown.each_mut().map(Sparse::finish));
         sink.push(&OP_TIMINGS, RecordBatch::try_new(OP_TIMINGS.arrow(), columns)?)
-    }
-}
-
-fn push_all<T: arrow::array::ArrowPrimitiveType, const N: usize>(
-    builders: &mut [Sparse<arrow::array::PrimitiveBuilder<T>>; N],
-    values: [Option<T::Native>; N],
-) {
-    for (builder, value) in builders.iter_mut().zip(values) {
-        builder.push(value);
     }
 }

@@ -162,21 +162,10 @@ fn sniff(head: &Head<'_>) -> Sniff {
 }
 
 fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
-    if input.options.time_unit.is_some() || input.options.block_tokens.is_some() {
-        return Err(Error::usage("expected no time unit and no block size with format `rocprofv3`, found one")
-            .hint("its instants are nanoseconds"));
-    }
+    input.options.without_choice("rocprofv3", "its instants are nanoseconds")?;
     let path = input.path;
     let lines = rows::lines(path, &mut input.body)?;
-    let names = loop {
-        let Some(line) = lines.next_line()? else {
-            return Err(Error::data(format!("expected a header in `{path}`, found only empty lines")));
-        };
-        if !line.is_blank() {
-            let told = |bad| Error::data(Problem::in_line(path, line.bytes, line.number, line.offset, bad).shown);
-            break cells::header(line.bytes).map_err(told)?;
-        }
-    };
+    let names = cells::first_header(path, lines)?;
     let layout = Layout::of(&names);
     if let Some(column) = layout.missing().first() {
         return Err(Error::data(format!("expected the column `{column}` in `{path}`, found none"))

@@ -80,3 +80,13 @@ impl<T: ArrowPrimitiveType> Sparse<ListBuilder<PrimitiveBuilder<T>>> {
         values.len()
     }
 }
+
+/// Adds one row to columns of one type.
+pub(super) fn push_all<T: ArrowPrimitiveType, const N: usize>(
+    builders: &mut [Sparse<PrimitiveBuilder<T>>; N],
+    values: [Option<T::Native>; N],
+) {
+    for (builder, value) in builders.iter_mut().zip(values) {
+        builder.push(value);
+    }
+}

@@ -18,7 +18,7 @@
 //! not stored, and logged. Refused, as one row each: what is no JSON, and an event without `event_id`, with an unknown
 //! type, or with a broken number or hash.
 
-use engine::error::{Error, Result};
+use engine::error::Result;
 
 use super::block_events::{Block, BlockEvents, Event, Hash, Message};
 use super::kv_events::hash;
@@ -67,10 +67,7 @@ struct Reader<'p> {
 
 fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
     let Input { path, options, body } = input;
-    if options.time_unit.is_some() || options.block_tokens.is_some() {
-        return Err(Error::usage("expected no time unit and no block size with format `trtllm_events`, found one")
-            .hint("its events have no times, and a block lists its tokens"));
-    }
+    options.without_choice("trtllm_events", "its events have no times, and a block lists its tokens")?;
     let lines = rows::lines(path, body)?;
     let mut reader = Reader {
         path,

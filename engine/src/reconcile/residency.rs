@@ -34,6 +34,14 @@ pub struct Pool {
     pub group: Option<u32>,
 }
 
+impl Pool {
+    /// Whether an event that may name no group means this pool's engine and group.
+    fn is_meant(&self, meant: &Self) -> bool {
+        let same_engine = (self.source, self.rank, &self.topic) == (meant.source, meant.rank, &meant.topic);
+        same_engine && (meant.group.is_none() || meant.group == self.group)
+    }
+}
+
 /// What happened to a block, or to all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum What {
@@ -131,13 +139,14 @@ pub fn events(batches: &[RecordBatch]) -> Result<Events> {
                 lost = now.saturating_sub(*last).saturating_sub(1);
                 *last = now.max(*last);
             }
-            if columns.events.value(row) == "removed" && pool.medium.is_none() {
-                let time = number(columns.times, row).or_else(|| number(columns.received, row));
-                let (hash, bytes) = (number(columns.hashes, row), text(columns.bytes, row).map(str::to_owned));
-                let event = Event { time, lost, what: What::Cleared };
-                if hash.is_some_and(|hash| remove(&mut found.pools, &names, &pool, (hash, bytes), event)) {
-                    continue;
-                }
+            let time = number(columns.times, row).or_else(|| number(columns.received, row));
+            if columns.events.value(row) == "removed"
+                && pool.medium.is_none()
+                && let Some(hash) = number(columns.hashes, row)
+                && let bytes = text(columns.bytes, row).map(str::to_owned)
+                && remove(&mut found.pools, &names, &pool, (hash, bytes), (time, lost))
+            {
+                continue;
             }
             let mut id = |hash: Option<u64>, bytes: Option<&str>| {
                 let next = names.len() as u32;
@@ -153,7 +162,6 @@ pub fn events(batches: &[RecordBatch]) -> Result<Events> {
                 ("cleared", _) => Some(What::Cleared),
                 _ => None,
             };
-            let time = number(columns.times, row).or_else(|| number(columns.received, row));
             match what {
                 None => found.ignored += 1,
                 Some(What::Cleared) => clear(&mut found.pools, &pool, Event { time, lost, what: What::Cleared }),
@@ -171,18 +179,14 @@ fn remove(
     names: &HashMap<Name, u32>,
     meant: &Pool,
     (hash, bytes): (u64, Option<String>),
-    event: Event,
+    (time, mut lost): (Option<i64>, u64),
 ) -> bool {
-    let mut lost = event.lost;
     let mut is_known = false;
     for (pool, events) in pools.iter_mut() {
-        let same_engine = (pool.source, pool.rank, &pool.topic) == (meant.source, meant.rank, &meant.topic);
-        let same_group = meant.group.is_none() || meant.group == pool.group;
-        if !same_engine || !same_group {
-            continue;
-        }
-        if let Some(&block) = names.get(&(pool.clone(), hash, bytes.clone())) {
-            events.push(Event { lost, what: What::Removed { block }, ..event });
+        if pool.is_meant(meant)
+            && let Some(&block) = names.get(&(pool.clone(), hash, bytes.clone()))
+        {
+            events.push(Event { time, lost, what: What::Removed { block } });
             (lost, is_known) = (0, true);
         }
     }
@@ -194,9 +198,7 @@ fn clear(pools: &mut BTreeMap<Pool, Vec<Event>>, meant: &Pool, event: Event) {
     let mut lost = event.lost;
     for (pool, events) in pools.iter_mut() {
         let same_medium = meant.medium.is_none() || meant.medium == pool.medium;
-        let same_group = meant.group.is_none() || meant.group == pool.group;
-        let same_engine = (pool.source, pool.rank, &pool.topic) == (meant.source, meant.rank, &meant.topic);
-        if same_engine && same_medium && same_group {
+        if pool.is_meant(meant) && same_medium {
             events.push(Event { lost, ..event });
             lost = 0;
         }
