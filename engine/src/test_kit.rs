@@ -5,6 +5,19 @@ use crate::model::{Attention, Certainty, KvShape};
 use crate::policy::{Group, Keep};
 use crate::workload::Workload;
 
+/// The KV of a layer with full attention and one query head per KV head, whose arithmetic does not matter.
+pub(crate) fn kv_shape(kv_heads: u32, dim: u32) -> KvShape {
+    KvShape {
+        attention: Attention::Full,
+        query_heads: kv_heads,
+        kv_heads,
+        key_dim: dim,
+        value_dim: dim,
+        macs_per_pair: 0.0,
+        prefill_macs_per_pair: 0.0,
+    }
+}
+
 /// A plan with one layer group per `keep`, whose KV takes 1 byte per token and group, so that `capacity` counts tokens.
 pub(crate) fn toy_plan(keeps: &[Keep], capacity: u64) -> Plan {
     let linear = Linear {

@@ -3,19 +3,7 @@ use proptest::prelude::*;
 use super::super::quantize::mean_relative_error;
 use super::super::rng::Rng;
 use super::*;
-use crate::model::Attention;
-
-fn shape(kv_heads: u32, dim: u32) -> KvShape {
-    KvShape {
-        attention: Attention::Full,
-        query_heads: kv_heads,
-        kv_heads,
-        key_dim: dim,
-        value_dim: dim,
-        macs_per_pair: 0.0,
-        prefill_macs_per_pair: 0.0,
-    }
-}
+use crate::test_kit::kv_shape as shape;
 
 fn parse(text: &str) -> Result<Merge> {
     match (KIND.make)(&Args::parse(&KIND, text)?)? {

@@ -8,10 +8,10 @@ use super::fp8::{fp8_decode, fp8_encode};
 use super::micro::{e2m1_decode, e2m1_encode};
 use super::rotate::{haar_rotation, turboquant, turboquant_decode, turboquant_encode};
 use super::*;
-use crate::model::Attention;
 use crate::policy::format::vllm_slot;
 use crate::policy::rng::Rng;
 use crate::policy::{Args, Rule, kind};
+use crate::test_kit::kv_shape as shape;
 
 /// Rows of normal numbers.
 fn normal(tokens: usize, dim: usize, seed: u64) -> Vec<f32> {
@@ -40,18 +40,6 @@ fn channel(bits: u32, group: u32) -> Coding {
 
 fn rotated(variant: Variant, bits: u32) -> Coding {
     Coding::Rotated { variant, width: Width::Whole(bits) }
-}
-
-fn shape(kv_heads: u32, dim: u32) -> KvShape {
-    KvShape {
-        attention: Attention::Full,
-        query_heads: kv_heads,
-        kv_heads,
-        key_dim: dim,
-        value_dim: dim,
-        macs_per_pair: 0.0,
-        prefill_macs_per_pair: 0.0,
-    }
 }
 
 fn forms(text: &str) -> Forms {
