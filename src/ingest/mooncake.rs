@@ -16,6 +16,7 @@
 //!   milliseconds would mean more than 200 requests or 500,000 prompt tokens per second.
 //! * `session_id` and `delay` (`AIPerf`, Dynamo): turns are numbered in file order, and `delay` and `tool_wait_ms` (always
 //!   milliseconds) add up to the pause. A row that follows others by `delay` or `wait_for` needs no `timestamp`.
+//! * No `hash_ids` (`AIPerf`): read where none of the first rows has them; elsewhere a row without them is a bad row.
 //! * Dynamo's other names `input_tokens`, `output_tokens`, `created_time` and `delay_ms`; `request_id` becomes
 //!   `source_key`, `request_kind` becomes `kind`, and of `wait_for` the last known request is the parent.
 //!
@@ -101,7 +102,7 @@ fn sniff(head: &Head<'_>) -> Sniff {
         }
     }
     match best {
-        Some(missing) if missing.is_empty() => Sniff::Yes,
+        Some(missing) if missing.iter().all(|key| *key == "hash_ids") => Sniff::Yes,
         Some(missing) => {
             let missing: Vec<String> = missing.into_iter().map(|key| format!("`{key}`")).collect();
             Sniff::Nearly(format!("rows lack {}", missing.join(", ")))
@@ -117,8 +118,10 @@ struct Row<'a> {
     time: Option<(&'a [u8], usize)>,
     input: u32,
     output: u32,
-    /// Where the ids are; none if they are null.
+    /// Where the ids are; none if they are null or the key is not there.
     ids_at: Option<usize>,
+    /// Where the line ends, if it lacks the key `hash_ids`.
+    unhashed: Option<usize>,
     /// What only dialects have.
     more: Option<Box<More<'a>>>,
 }
@@ -147,6 +150,8 @@ impl Row<'_> {
 struct Setup {
     unit: TimeUnit,
     blocks: Blocks,
+    /// Whether each row must have `hash_ids`.
+    hashed: bool,
     origin: Origin,
     epoch: bool,
 }
@@ -185,10 +190,10 @@ fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
     Ok(Settings {
         time_unit: Some(setup.unit.name()),
         clock: Some(if setup.epoch { "epoch" } else { "trace_start" }),
-        block_tokens: before.common.one(),
-        rounding: Some(setup.blocks.rounding.name()),
-        hash_scope: Some("file"),
-        id_kind: Some("prefix"),
+        block_tokens: before.common.one().filter(|_| setup.hashed),
+        rounding: setup.hashed.then(|| setup.blocks.rounding.name()),
+        hash_scope: setup.hashed.then_some("file"),
+        id_kind: setup.hashed.then_some("prefix"),
         origin: setup.origin,
     })
 }
@@ -231,7 +236,7 @@ fn push(
         delay_ns: more.delay_ns,
         prompt_tokens: row.input,
         output_tokens: row.output,
-        block_tokens: Some(block_tokens),
+        block_tokens: row.unhashed.is_none().then_some(block_tokens),
         block_hashes: row.ids_at.is_some().then_some(ids),
         output_token_ids: more.output_token_ids.as_deref(),
         ..Request::default()
@@ -249,9 +254,10 @@ fn push(
 /// Decides on block size, rounding and time unit by the first lines.
 fn settings<'a>(path: &str, options: &Options, first: impl Iterator<Item = Line<'a>>) -> Result<Setup> {
     let (mut counts, mut times) = (Vec::new(), Times::default());
-    let mut ids = Vec::new();
+    let (mut ids, mut hashed, mut rows) = (Vec::new(), false, 0);
     for line in first {
         let Ok(row) = parse(line.bytes, MOST, &mut ids, &mut Unknown::new()) else { continue };
+        (hashed, rows) = (hashed | row.unhashed.is_none(), rows + 1);
         if row.ids_at.is_some() && row.block_tokens().is_none() {
             counts.push((row.input, ids.len()));
         }
@@ -261,7 +267,8 @@ fn settings<'a>(path: &str, options: &Options, first: impl Iterator<Item = Line<
     }
     let (blocks, origin) = guess(path, &counts, STANDARD, options.block_tokens)?;
     let (unit, unit_origin) = times.unit(path, options.time_unit)?;
-    Ok(Setup { unit, blocks, origin: origin.max(unit_origin), epoch: times.epoch(unit) })
+    let hashed = hashed || rows == 0;
+    Ok(Setup { unit, blocks, hashed, origin: origin.max(unit_origin), epoch: times.epoch(unit) })
 }
 
 /// The instants of the first rows, for a judgement and no more: floating point will do.
@@ -385,7 +392,7 @@ fn usual<'a>(line: &'a [u8], most: usize, ids: &mut Vec<u64>) -> Option<Row<'a>>
     scan.ids("`hash_ids`", "a block id", most, ids).ok()?;
     scan.literal(b"}")?;
     scan.end().ok()?;
-    Some(Row { time: Some((token, at)), input, output, ids_at, more: None })
+    Some(Row { time: Some((token, at)), input, output, ids_at, ..Row::default() })
 }
 
 /// Reads the value of one key; whether the key was there before.
@@ -484,9 +491,7 @@ fn finished<'a>(fields: Fields<'a, '_>, end: usize) -> std::result::Result<Row<'
         bad_at(line, end, "missing_key", format!("the key `input_length`{why}"))
     })?;
     row.output = output.ok_or_else(|| missing("output_length"))?;
-    if !hashes {
-        return Err(missing("hash_ids"));
-    }
+    row.unhashed = (!hashes).then_some(end);
     if let (Some(tools), Some(more)) = (tool_ns, row.more.as_mut()) {
         more.delay_ns = Some(more.delay_ns.unwrap_or(0).saturating_add(tools));
     }
@@ -515,6 +520,11 @@ fn number<'a>(scan: &mut Scan<'a>) -> std::result::Result<&'a [u8], Bad> {
 
 /// Checks a row against the settings of the file, and gives its instant.
 fn settle(line: &[u8], row: &Row<'_>, ids: usize, setup: Setup) -> std::result::Result<Option<(i64, bool)>, Bad> {
+    if let Some(end) = row.unhashed
+        && setup.hashed
+    {
+        return Err(bad_at(line, end, "missing_key", "the key `hash_ids`"));
+    }
     let blocks = Blocks { tokens: row.block_tokens().unwrap_or(setup.blocks.tokens), ..setup.blocks };
     let expected = blocks.count(row.input);
     if let Some(at) = row.ids_at

@@ -13,7 +13,7 @@ struct Slow {
     hash_ids: Vec<u64>,
 }
 
-const SETUP: Setup = Setup { unit: TimeUnit::Ms, blocks: STANDARD, origin: Origin::Format, epoch: false };
+const SETUP: Setup = Setup { unit: TimeUnit::Ms, blocks: STANDARD, hashed: true, origin: Origin::Format, epoch: false };
 
 type Read<'a> = (Row<'a>, Option<(i64, bool)>, Vec<u64>);
 
@@ -237,5 +237,22 @@ mod dialects {
         assert!(error.to_string().contains("expected the key `input_length`, since text must be tokenised first"));
         // The ids of a list of nulls are not lists.
         assert_eq!(hashes(&read(&bench, &canonical::REQUESTS)[..0]).len(), 0);
+    }
+
+    #[test]
+    fn rows_without_block_ids_are_read_where_none_of_the_first_has_them() {
+        let bare = "{\"timestamp\":0,\"input_length\":655,\"output_length\":52}\n";
+        let hashed = "{\"timestamp\":1,\"input_length\":5,\"output_length\":1,\"hash_ids\":[7]}\n";
+        let bench = Bench::new();
+        let summaries = bench.ingest(&[&bench.file("a", &bare.repeat(3))], &Options::standard()).unwrap();
+        assert_eq!(
+            summaries[0].log.iter().map(|entry| (entry.code, entry.count)).collect::<Vec<_>>(),
+            [("no_block_ids", 3)]
+        );
+        let requests = read(&bench, &canonical::REQUESTS);
+        assert_eq!(column::<UInt32Type>(&requests, "prompt_tokens"), [655; 3]);
+        assert!(requests[0].column_by_name("block_tokens").unwrap().is_null(0));
+        let error = Bench::new().error(&format!("{hashed}{bare}"));
+        assert!(error.to_string().contains("expected the key `hash_ids`"), "{error}");
     }
 }
