@@ -1,6 +1,6 @@
 //! `kvtoll replay`: stored requests under policies, on machines.
 
-mod sources;
+pub(super) mod sources;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
