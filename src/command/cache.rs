@@ -24,6 +24,9 @@ use crate::store::Store;
 /// Sizes for each factor of ten in a range.
 const PER_DECADE: u32 = 4;
 
+/// The same in the table that a run keeps.
+const RUN_PER_DECADE: u32 = 2;
+
 /// Arguments of `kvtoll cache`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -254,6 +257,21 @@ fn sampled(
         Ok(Curve { policy: rule.text(), points })
     };
     rules.par_iter().map(curve).collect()
+}
+
+/// What a run keeps of a workload's caches: LRU and the bound, from a thousandth of its blocks to all. Without rows where
+/// the requests name no blocks.
+///
+/// # Errors
+/// None that a workload can cause.
+pub(super) fn curve(workload: &Workload) -> Result<RecordBatch> {
+    let trace = Trace::new(workload);
+    let distinct = trace.distinct() as u64;
+    let sizes = if distinct == 0 { Vec::new() } else { curve::sizes((distinct / 1000).max(1), distinct, RUN_PER_DECADE) };
+    let (curves, bound) = exact(&rules(&["lru,min".to_owned()])?, &trace, &sizes)?;
+    let (accesses, scale) = (trace.accesses().len() as u64, Scale::default());
+    let frame = Frame { workload: trace.name().to_owned(), accesses, distinct, bound, current: None, scale };
+    miss_ratio(&frame, &curves)
 }
 
 /// What holds for all sizes, and what a hit is.

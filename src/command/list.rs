@@ -129,7 +129,7 @@ fn caches() -> Result<Exit> {
     });
     let presets = cache::tiers::PRESETS.iter().map(|preset| {
         let tiers: Vec<&str> = preset.tiers.iter().map(|tier| tier.name).collect();
-        (format!("--tiers {}", preset.name), format!("{}; tiers {}", preset.doc, tiers.join(", ")))
+        (preset.name.to_owned(), format!("for `--tiers`: {}; tiers {}", preset.doc, tiers.join(", ")))
     });
     listed(&policies.chain(presets).collect::<Vec<_>>())
 }

@@ -1,6 +1,9 @@
 //! Real traces of the repository as plain rows, for tests and the benchmark. The engine itself reads no files.
 
-use std::path::Path;
+const MOONCAKE: &[u8] =
+    include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../traces/mooncake/conversation_trace.jsonl.zst"));
+
+const WEKA: &[u8] = include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../traces/weka/v1_trace_0208.json"));
 
 /// A request of a trace.
 pub struct Row {
@@ -10,10 +13,6 @@ pub struct Row {
     pub prompt: u32,
     /// Hashes of its blocks.
     pub hashes: Vec<u64>,
-}
-
-fn read(path: &str) -> Vec<u8> {
-    std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("../traces").join(path)).expect("a trace")
 }
 
 /// What stands after a key, up to one of these characters.
@@ -28,7 +27,7 @@ fn ids(text: &str) -> Vec<u64> {
 
 /// The Mooncake conversation trace: 12,031 requests, 288,500 blocks of 512 tokens.
 pub fn mooncake() -> Vec<Row> {
-    let bytes = zstd::decode_all(read("mooncake/conversation_trace.jsonl.zst").as_slice()).expect("zstd");
+    let bytes = zstd::decode_all(MOONCAKE).expect("zstd");
     let text = String::from_utf8(bytes).expect("text");
     let row = |line: &str| Row {
         time_ns: after(line, "\"timestamp\":", &[',']).parse::<i64>().expect("a time") * 1_000_000,
@@ -41,7 +40,7 @@ pub fn mooncake() -> Vec<Row> {
 /// A coding agent's session: every request of a Weka trace in the order of the file, blocks of 64 tokens. The clock is
 /// left out, since that of a sub-agent starts anew.
 pub fn weka() -> Vec<Row> {
-    let text = String::from_utf8(read("weka/v1_trace_0208.json")).expect("text");
+    let text = String::from_utf8(WEKA.to_vec()).expect("text");
     let rows = text.split("\"type\":\"").skip(1).filter(|part| part.contains("\"hash_ids\":["));
     rows.enumerate()
         .map(|(at, part)| Row {
