@@ -16,6 +16,7 @@ use engine::cache::{Counts, Policy, Rule, Setting, touch_all};
 use engine::number::Numbers;
 
 #[path = "../src/cache/tests/real.rs"]
+#[expect(dead_code, reason = "the tests read more of the traces")]
 mod real;
 
 #[global_allocator]

@@ -43,7 +43,7 @@ mod ttl;
 mod two_q;
 mod watermark;
 
-pub use rule::{Form, Kind, Param, Params, Rule, Setting, count};
+pub use rule::{Each, Form, Kind, Param, Params, Rule, Setting, count};
 pub use trace::{Request, Trace};
 
 use crate::error::Result;

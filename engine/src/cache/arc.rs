@@ -10,7 +10,7 @@ use super::rule::{Kind, Setting};
 use super::{Met, Policy, play};
 
 /// The textbook's.
-pub static KIND: Kind = Kind {
+pub(super) static KIND: Kind = Kind {
     name: "arc",
     doc: "an LRU for blocks used once and one for blocks used again; their shares follow the hits in their ghosts",
     params: &[],
@@ -21,7 +21,7 @@ pub static KIND: Kind = Kind {
 };
 
 /// The engine's.
-pub static REENTER: Kind = Kind {
+pub(super) static REENTER: Kind = Kind {
     name: "arc-reenter",
     doc: "ARC as vLLM's CPU offload has it: a block that returns from the ghosts enters as a new one does",
     params: &[],

@@ -5,7 +5,7 @@ use super::rule::Kind;
 use super::{Met, Policy, play};
 
 /// The policy.
-pub static KIND: Kind = Kind {
+pub(super) static KIND: Kind = Kind {
     name: "fifo",
     doc: "the block put in first goes",
     params: &[],

@@ -12,7 +12,7 @@ use super::rule::{Form, Kind, Param, Setting};
 use super::{Met, Policy, Request, play};
 
 /// The policy.
-pub static KIND: Kind = Kind {
+pub(super) static KIND: Kind = Kind {
     name: "gdsf",
     doc: "greedy dual with the cost of computing a block again, which rises with its depth",
     params: &[Param {

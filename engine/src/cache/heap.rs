@@ -1,7 +1,5 @@
 //! A binary heap of blocks that can change the key of any of them.
 
-use std::mem::swap;
-
 /// No place in the heap.
 const NONE: u32 = u32::MAX;
 
@@ -97,7 +95,7 @@ impl<K: Copy + Ord> Heap<K> {
     }
 
     fn rise(&mut self, mut place: usize) {
-        let mut entry = self.entries[place];
+        let entry = self.entries[place];
         while place > 0 {
             let parent = (place - 1) / 2;
             if self.entries[parent].0 <= entry.0 {
@@ -107,8 +105,7 @@ impl<K: Copy + Ord> Heap<K> {
             self.put(place, above);
             place = parent;
         }
-        swap(&mut self.entries[place], &mut entry);
-        self.places[self.entries[place].1 as usize] = place as u32;
+        self.put(place, entry);
     }
 
     fn sink(&mut self, mut place: usize) {

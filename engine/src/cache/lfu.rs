@@ -7,7 +7,7 @@ use super::rule::{Form, Kind, Param, Setting};
 use super::{Met, Policy, play};
 
 /// The policy.
-pub static KIND: Kind = Kind {
+pub(super) static KIND: Kind = Kind {
     name: "lfu",
     doc: "the block used least often since it was put in goes, among equals the one used longest ago",
     params: &[Param {

@@ -11,7 +11,7 @@ use super::rule::{Form, Kind, Param, Setting};
 use super::{Met, Policy, Request, play};
 
 /// The policy.
-pub static KIND: Kind = Kind {
+pub(super) static KIND: Kind = Kind {
     name: "session",
     doc: "blocks of the session whose last request is longest ago go first, deepest first",
     params: &[Param {

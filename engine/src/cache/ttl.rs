@@ -8,7 +8,7 @@ use super::rule::{Form, Kind, Param, Setting};
 use super::{Met, Policy, Request, play};
 
 /// The policy.
-pub static KIND: Kind = Kind {
+pub(super) static KIND: Kind = Kind {
     name: "ttl",
     doc: "a block that nobody used for so long is gone; LRU where room is short before",
     params: &[Param {

@@ -9,7 +9,7 @@ use super::rule::{Form, Kind, Param, Setting};
 use super::{Met, Policy, play};
 
 /// The policy.
-pub static KIND: Kind = Kind {
+pub(super) static KIND: Kind = Kind {
     name: "2q",
     doc: "new blocks pass through a FIFO; those used again after they left it enter an LRU",
     params: &[

@@ -10,7 +10,7 @@ use super::rule::{Form, Kind, Param, Setting};
 use super::{Met, Policy, Request, play};
 
 /// The policy.
-pub static KIND: Kind = Kind {
+pub(super) static KIND: Kind = Kind {
     name: "watermark",
     doc: "once so much is full, a share of the blocks goes at once, in LRU order; what was just used stays",
     params: &[

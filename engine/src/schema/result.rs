@@ -268,7 +268,12 @@ pub static MISS_RATIO: Table = Table {
         known("capacity_blocks", U64, "blocks", "Blocks that fit."),
         maybe("capacity_bytes", U64, "bytes", "What they take; null without a model."),
         maybe("usd_per_hour", F64, "USD/h", "What that costs; null without a price."),
-        known("accesses", U64, "", "Uses of blocks: each request uses each block of its prompt once, partial ones too."),
+        known(
+            "accesses",
+            U64,
+            "",
+            "Uses of blocks: each request uses each block of its prompt once, partial ones too.",
+        ),
         known("method", Text, "", "exact, or sampled from a share of the blocks."),
         known("hits", U64, "", "Uses of blocks that were there, whatever came before them in the prompt."),
         known("misses", U64, "", "Uses of blocks that were not there."),

@@ -6,13 +6,13 @@ const MOONCAKE: &[u8] =
 const WEKA: &[u8] = include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../traces/weka/v1_trace_0208.json"));
 
 /// A request of a trace.
-pub struct Row {
+pub(crate) struct Row {
     /// Arrival, ns.
-    pub time_ns: i64,
+    pub(crate) time_ns: i64,
     /// Tokens of the prompt.
-    pub prompt: u32,
+    pub(crate) prompt: u32,
     /// Hashes of its blocks.
-    pub hashes: Vec<u64>,
+    pub(crate) hashes: Vec<u64>,
 }
 
 /// What stands after a key, up to one of these characters.
@@ -26,7 +26,7 @@ fn ids(text: &str) -> Vec<u64> {
 }
 
 /// The Mooncake conversation trace: 12,031 requests, 288,500 blocks of 512 tokens.
-pub fn mooncake() -> Vec<Row> {
+pub(crate) fn mooncake() -> Vec<Row> {
     let bytes = zstd::decode_all(MOONCAKE).expect("zstd");
     let text = String::from_utf8(bytes).expect("text");
     let row = |line: &str| Row {
@@ -39,7 +39,7 @@ pub fn mooncake() -> Vec<Row> {
 
 /// A coding agent's session: every request of a Weka trace in the order of the file, blocks of 64 tokens. The clock is
 /// left out, since that of a sub-agent starts anew.
-pub fn weka() -> Vec<Row> {
+pub(crate) fn weka() -> Vec<Row> {
     let text = String::from_utf8(WEKA.to_vec()).expect("text");
     let rows = text.split("\"type\":\"").skip(1).filter(|part| part.contains("\"hash_ids\":["));
     rows.enumerate()
