@@ -132,9 +132,7 @@ impl Stack {
         self.limit = (4 * self.now).next_multiple_of(GROUP).clamp(LEAST, u32::MAX as usize - GROUP);
         self.marks.clear();
         self.marks.resize(self.limit.div_ceil(WORD), 0);
-        for at in 0..self.now / WORD {
-            self.marks[at] = u64::MAX;
-        }
+        self.marks[..self.now / WORD].fill(u64::MAX);
         if !self.now.is_multiple_of(WORD) {
             self.marks[self.now / WORD] = (1 << (self.now % WORD)) - 1;
         }

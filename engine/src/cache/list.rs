@@ -35,11 +35,6 @@ impl<const Q: usize> Lists<Q> {
         }
     }
 
-    /// Blocks that there is room for.
-    pub(crate) fn room(&self) -> usize {
-        self.links.len() - Q
-    }
-
     /// Blocks in a queue.
     pub(crate) fn len(&self, queue: usize) -> usize {
         self.len[queue]
@@ -57,11 +52,6 @@ impl<const Q: usize> Lists<Q> {
     /// The block at the old end.
     pub(crate) fn oldest(&self, queue: usize) -> Option<u32> {
         Self::block(self.links[queue].newer)
-    }
-
-    /// The block at the new end.
-    pub(crate) fn newest(&self, queue: usize) -> Option<u32> {
-        Self::block(self.links[queue].older)
     }
 
     /// The next block towards the new end.

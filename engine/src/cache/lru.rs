@@ -1,7 +1,7 @@
 //! LRU: the block that was used longest ago goes.
 //!
 //! With `leaf_first`, blocks of one request count as used at one time, and of these the deepest goes first: what vLLM does
-//! by freeing a request's blocks in reverse (docs/design/prefix_caching.md), and SGLang by evicting leaves of its tree.
+//! by freeing a request's blocks in reverse (`docs/design/prefix_caching.md`), and SGLang by evicting leaves of its tree.
 
 use super::list::Lists;
 use super::rule::{Form, Kind, Param, Setting};

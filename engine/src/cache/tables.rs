@@ -114,10 +114,10 @@ pub fn miss_ratio(frame: &Frame, curves: &[Curve]) -> Result<RecordBatch> {
             let share = |part: u64| (frame.accesses > 0).then(|| part as f64 / frame.accesses as f64);
             let bound = frame.bound.iter().find(|(at, _)| at == size).map(|(_, hits)| *hits);
             row.extend([
-                share(ceiling).into(),
-                bound.and_then(share).into(),
-                (knee == Some(*size)).into(),
-                frame.current.map(|current| current == *size).into(),
+                Cell::from(share(ceiling)),
+                Cell::from(bound.and_then(share)),
+                Cell::from(knee == Some(*size)),
+                Cell::from(frame.current.map(|current| current == *size)),
             ]);
             rows.push(row);
         }
@@ -146,7 +146,7 @@ fn found(point: &Point, accesses: u64) -> Vec<Cell> {
             let misses = (estimate.miss_ratio * accesses as f64).round() as u64;
             let mut cells: Vec<Cell> = vec!["sampled".into(), (accesses - misses.min(accesses)).into(), misses.into()];
             cells.extend([Cell::Null, Cell::Null, Cell::Null]);
-            cells.extend([(1.0 - estimate.miss_ratio).into(), estimate.error.into()]);
+            cells.extend([Cell::from(1.0 - estimate.miss_ratio), Cell::from(estimate.error)]);
             cells.extend([Cell::Null, Cell::Null, Cell::Null, Cell::Null]);
             cells
         }

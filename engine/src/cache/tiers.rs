@@ -145,8 +145,8 @@ pub fn replay(hierarchy: &Hierarchy, trace: &Trace<'_>) -> Result<HierarchyCount
         }
         state.look_up(&request, &mut found);
         let mut is_leading = true;
-        for (&block, &tier) in request.blocks.iter().zip(&found) {
-            is_leading &= state.touch(block, tier);
+        for (&block, &is_fetched) in request.blocks.iter().zip(&found) {
+            is_leading &= state.touch(block, is_fetched);
             state.counts.leading_hits += u64::from(is_leading);
         }
     }

@@ -1,7 +1,5 @@
 //! Laws that hold for any trace.
 
-use std::collections::HashMap;
-
 use proptest::prelude::*;
 
 use super::super::min::Min;
@@ -62,8 +60,12 @@ fn followed(policy: &mut dyn Policy, trace: &Trace<'_>, capacity: usize, mut che
 }
 
 /// The block before each one in its prompt.
-fn parents(workload: &Workload) -> HashMap<u32, u32> {
-    (0..workload.len()).flat_map(|at| workload.units_of(at).windows(2).map(|pair| (pair[1], pair[0]))).collect()
+fn parents(workload: &Workload) -> Vec<(u32, u32)> {
+    let pairs = |at| workload.units_of(at).windows(2).map(|pair| (pair[1], pair[0]));
+    let mut pairs: Vec<(u32, u32)> = (0..workload.len()).flat_map(pairs).collect();
+    pairs.sort_unstable();
+    pairs.dedup();
+    pairs
 }
 
 proptest! {

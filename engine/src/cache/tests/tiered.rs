@@ -1,5 +1,7 @@
 //! Hierarchies against a plain reference, against single caches, and against their laws.
 
+use std::collections::HashMap;
+
 use proptest::prelude::*;
 
 use super::super::tiers::{self, Frequency, Hierarchy, HierarchyCounts, Inclusion, PRESETS, Preset, Tier, Write};
@@ -26,8 +28,6 @@ struct Plain<'a> {
     refused: Vec<u64>,
     misses: u64,
 }
-
-use std::collections::HashMap;
 
 impl Plain<'_> {
     fn has(&self, tier: usize, block: u32) -> bool {
