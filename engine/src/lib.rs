@@ -5,11 +5,13 @@
 //! number of threads. A policy decides and never measures time; the cost engine prices and never decides; `replay` is the
 //! only place where they meet.
 
+pub mod cache;
 pub mod cost;
 pub mod economics;
 pub mod error;
 pub mod machine;
 pub mod model;
+pub mod number;
 pub mod policy;
 pub mod prices;
 pub mod reconcile;

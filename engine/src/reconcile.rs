@@ -22,11 +22,9 @@ pub mod address;
 mod columns;
 pub mod fit;
 pub mod kernels;
-pub mod lru;
 pub mod ranges;
 pub mod residency;
 pub mod rules;
-pub mod stack_distance;
 pub mod tables;
 pub mod toll;
 

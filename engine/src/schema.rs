@@ -171,6 +171,7 @@ pub static ALL: &[&Table] = &[
     &result::QUANTILES,
     &result::TIER_USAGE,
     &result::LINK_USAGE,
+    &result::MISS_RATIO,
     &result::METRICS,
     &result::METRIC_DEFS,
     &result::MODELS,

@@ -1,11 +1,10 @@
 //! The requests that a replay serves, as columns, and what their prefixes have in common.
 
-use std::collections::HashMap;
-
 use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::{Int64Type, UInt32Type, UInt64Type};
 
 use crate::error::{Error, Result};
+use crate::number::Numbers;
 
 /// The longest time over which requests may arrive: half of what the clock can count.
 pub const LONGEST_NS: i64 = 1 << 62;
@@ -120,7 +119,7 @@ pub fn from_requests(name: &str, batches: &[RecordBatch]) -> Result<Workload> {
         units: Vec::new(),
         distinct_units: 0,
     };
-    let mut numbers = HashMap::new();
+    let mut numbers = Numbers::default();
     for (_, at, row) in rows {
         append(&mut workload, &mut numbers, &batches[at], row)?;
     }
@@ -128,7 +127,7 @@ pub fn from_requests(name: &str, batches: &[RecordBatch]) -> Result<Workload> {
     Ok(workload)
 }
 
-fn append(workload: &mut Workload, numbers: &mut HashMap<u64, u32>, batch: &RecordBatch, row: usize) -> Result<()> {
+fn append(workload: &mut Workload, numbers: &mut Numbers, batch: &RecordBatch, row: usize) -> Result<()> {
     let u32_of = |name: &str| column(batch, name)?.as_primitive_opt::<UInt32Type>().ok_or_else(|| wrong(name));
     let ids = column(batch, "request_id")?.as_primitive_opt::<UInt64Type>().ok_or_else(|| wrong("request_id"))?;
     workload.request_ids.push(ids.value(row));
@@ -145,10 +144,7 @@ fn append(workload: &mut Workload, numbers: &mut HashMap<u64, u32>, batch: &Reco
         workload.unit_tokens = size;
         let values = hashes.value(row);
         let values = values.as_primitive_opt::<UInt64Type>().ok_or_else(|| wrong("block_hashes"))?;
-        for &hash in values.values() {
-            let next = numbers.len() as u32;
-            workload.units.push(*numbers.entry(hash).or_insert(next));
-        }
+        numbers.number(values.values(), &mut workload.units)?;
     }
     let end = u32::try_from(workload.units.len())
         .map_err(|_| Error::run(format!("`{}` has more than 2^32 block references", workload.name)))?;

@@ -5,10 +5,11 @@ mod stack;
 use std::fmt::Write as _;
 
 use engine::error::{Result, unknown};
+use engine::cache::tiers::PRESETS;
 use engine::replay::DEFINITIONS;
 use engine::serving::RULES;
 use engine::unit::significant;
-use engine::{machine, policy, schema};
+use engine::{cache, machine, policy, schema};
 
 use super::{Exit, say};
 use crate::scenario::{load_machine, load_model, load_prices};
@@ -43,6 +44,8 @@ pub fn run(args: &Args) -> Result<Exit> {
         format(name),
         price_book(name)?,
         rules(name),
+        cache_policy(name),
+        cache_preset(name),
         schema::ALL.iter().find(|table| table.name == name).map(|table| super::schema::columns(table)),
     ]
     .into_iter()
@@ -65,7 +68,8 @@ fn names() -> impl Iterator<Item = &'static str> {
     let tables = schema::ALL.iter().map(|table| table.name);
     let presets =
         presets.chain(embedded::PRICES.iter().map(|(name, _)| *name)).chain(RULES.iter().map(|rules| rules.name));
-    metrics.chain(policies).chain(presets).chain(ingest::ALL.iter().map(|format| format.name)).chain(tables)
+    let caches = cache::ALL.iter().map(|kind| kind.name).chain(PRESETS.iter().map(|preset| preset.name));
+    metrics.chain(policies).chain(caches).chain(presets).chain(ingest::ALL.iter().map(|format| format.name)).chain(tables)
 }
 
 fn metric(name: &str) -> Option<String> {
@@ -93,6 +97,33 @@ fn stage(name: &str) -> Result<Option<String>> {
     text.push_str("  predicted error, from a recording: kvtoll query STORE policy-error\n");
     text.push_str(&stack::published(name)?);
     Ok(Some(text))
+}
+
+fn cache_policy(name: &str) -> Option<String> {
+    let kind = cache::ALL.iter().find(|kind| kind.name == name)?;
+    let mut text = format!("cache policy {name}\n  {}\n  source: {}\n", kind.doc, kind.source);
+    for param in kind.params {
+        let _ = writeln!(text, "  {} = {}: {}", param.name, param.show(param.default), param.doc);
+    }
+    let _ = writeln!(text, "  try: kvtoll cache STORE --policy {name},min");
+    Some(text)
+}
+
+fn cache_preset(name: &str) -> Option<String> {
+    let preset = PRESETS.iter().find(|preset| preset.name == name)?;
+    let mut text = format!("hierarchy of caches {name}\n  {}\n  source: {}\n", preset.doc, preset.source);
+    let _ = writeln!(text, "  {:?}, writes {:?}, frequency {:?}", preset.inclusion, preset.write, preset.frequency);
+    for tier in preset.tiers {
+        let _ = write!(text, "  {}: {}", tier.name, tier.rule);
+        if tier.admit > 0 {
+            let _ = write!(text, ", takes blocks of frequency {} or more", tier.admit);
+        }
+        if tier.fetch_tokens > 0 {
+            let _ = write!(text, ", fetched from in runs of {} tokens or more", tier.fetch_tokens);
+        }
+        text.push('\n');
+    }
+    Some(text)
 }
 
 fn machine_preset(name: &str) -> Result<Option<String>> {

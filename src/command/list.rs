@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use clap::ValueEnum;
 use engine::error::Result;
 use engine::unit::{show_bandwidth, show_bytes};
-use engine::{policy, serving};
+use engine::{cache, policy, serving};
 
 use super::{Exit, say};
 use crate::scenario::{load_machine, load_model, load_prices};
@@ -36,6 +36,8 @@ pub enum What {
     Prices,
     /// Serving engines
     Engines,
+    /// Cache policies, and hierarchies of caches that ship
+    Caches,
 }
 
 /// Runs `kvtoll list`.
@@ -48,6 +50,7 @@ pub fn run(args: &Args) -> Result<Exit> {
         What::Queries => queries(),
         What::Prices => books(),
         What::Engines => engines(),
+        What::Caches => caches(),
     }
 }
 
@@ -115,6 +118,20 @@ fn books() -> Result<Exit> {
 
 fn engines() -> Result<Exit> {
     listed(&serving::RULES.iter().map(|rules| (rules.name.to_owned(), rules.doc.to_owned())).collect::<Vec<_>>())
+}
+
+fn caches() -> Result<Exit> {
+    let policies = cache::ALL.iter().map(|kind| {
+        let param = |param: &cache::Param| format!("{}={}: {}", param.name, param.show(param.default), param.doc);
+        let params: Vec<String> = kind.params.iter().map(param).collect();
+        let tail = if params.is_empty() { String::new() } else { format!(" ({})", params.join("; ")) };
+        (kind.name.to_owned(), format!("{}{tail}", kind.doc))
+    });
+    let presets = cache::tiers::PRESETS.iter().map(|preset| {
+        let tiers: Vec<&str> = preset.tiers.iter().map(|tier| tier.name).collect();
+        (preset.name.to_owned(), format!("for `--tiers`: {}; tiers {}", preset.doc, tiers.join(", ")))
+    });
+    listed(&policies.chain(presets).collect::<Vec<_>>())
 }
 
 fn listed(rows: &[(String, String)]) -> Result<Exit> {

@@ -1,6 +1,6 @@
 //! `kvtoll replay`: stored requests under policies, on machines.
 
-mod sources;
+pub(super) mod sources;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,11 +14,13 @@ use engine::policy::{Measured, Stack, attention_error, premise};
 use engine::recording::Recording;
 use engine::replay::{Found, Mode, Run, Scenario, Source, replay, tables};
 use engine::schema::canonical::SOURCES;
+use engine::schema::result::MISS_RATIO;
 use engine::serving::Fate;
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
 use self::sources::{available, choose, column, load, with_requests};
+use super::cache::curve;
 use super::{Exit, print, recorded, talk};
 use crate::output::Format;
 use crate::scenario::{Spec, product, read};
@@ -183,7 +185,10 @@ pub(crate) fn carry_out(store: &mut Store, wanted: &Wanted) -> Result<Option<Don
     let found = replay_all(&sources, &scenarios, wanted.threads)?;
     bar.finish_and_clear();
     let run = Run { id: &id, sources: &sources, scenarios: &scenarios, found: &found, errors: &errors };
+    let curves = sources.iter().filter(|source| source.steps.is_empty()).map(|source| curve(&source.workload));
+    let curves: Vec<RecordBatch> = curves.collect::<Result<_>>()?;
     let mut transaction = store.begin();
+    transaction.write_run(&id, &MISS_RATIO, &curves)?;
     for (table, batches) in tables(&run)? {
         transaction.write_run(&id, table, &batches)?;
     }

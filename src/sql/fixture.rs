@@ -549,4 +549,36 @@ fn write_provenance(folder: &Path, scenarios: &[Scenario<'_>]) {
     write(folder, "machines", &machines);
     write(folder, "tiers", &tiers);
     write(folder, "prices", &prices);
+    let mut curves = Vec::new();
+    for (policy, hits) in [("lru", [120u64, 480]), ("min", [300u64, 500])] {
+        for (capacity, hits) in [(10u64, hits[0]), (100, hits[1])] {
+            let ratio = |part: u64| Some(part as f64 / 1000.0);
+            let bound = if capacity == 10 { 300u64 } else { 500 };
+            curves.push(row![
+                "conversation.jsonl (source 0)",
+                policy,
+                capacity,
+                None::<u64>,
+                None::<f64>,
+                1000u64,
+                "exact",
+                hits,
+                1000 - hits,
+                Some(1000 - hits - capacity),
+                Some(0u64),
+                Some(0u64),
+                ratio(hits),
+                None::<f64>,
+                ratio(hits - 20),
+                ratio(hits - 30),
+                ratio(hits - 10),
+                ratio(hits / 2),
+                ratio(500),
+                ratio(bound),
+                hits >= 495,
+                None::<bool>,
+            ]);
+        }
+    }
+    write(folder, "miss_ratio", &curves);
 }

@@ -67,7 +67,7 @@ fn every_named_query_runs_on_the_quick_start() {
 
 #[test]
 fn everything_that_is_listed_can_be_explained() {
-    for what in ["models", "machines", "queries", "formats", "prices", "engines"] {
+    for what in ["models", "machines", "queries", "formats", "prices", "engines", "caches"] {
         for name in succeed(&["list", what]).lines().filter_map(|line| line.split_whitespace().next()) {
             assert!(succeed(&["explain", name]).contains(name), "{what} {name}");
         }

@@ -7,6 +7,7 @@
 
 mod bad_input;
 mod browser;
+mod caches;
 mod command_line;
 mod fuzz;
 mod laws;

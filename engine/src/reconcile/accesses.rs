@@ -10,8 +10,9 @@ use arrow::array::{AsArray, RecordBatch};
 use arrow::datatypes::{UInt32Type, UInt64Type};
 
 use super::columns::{flags, lists, number, numbers, texts};
-use super::stack_distance::{Distances, distances};
+use crate::cache::distance::{Distances, distances};
 use crate::error::{Error, Result};
+use crate::number::Numbers;
 
 /// Bytes of a sector.
 pub const SECTOR_BYTES: u64 = 32;
@@ -127,10 +128,12 @@ pub fn by_launch(batches: &[RecordBatch]) -> Result<Vec<AccessSum>> {
         Ok(())
     })?;
     let finish = |(mut sum, touched): (AccessSum, Vec<u64>)| {
-        sum.distances = distances(&touched);
-        sum
+        let mut sectors = Vec::with_capacity(touched.len());
+        Numbers::default().number(&touched, &mut sectors)?;
+        sum.distances = distances(&sectors);
+        Ok(sum)
     };
-    Ok(sums.into_values().map(finish).collect())
+    sums.into_values().map(finish).collect()
 }
 
 fn add(sum: &mut AccessSum, touched: &mut Vec<u64>, access: &Access<'_>) {

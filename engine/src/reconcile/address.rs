@@ -252,10 +252,10 @@ fn touch(map: &AddressMap, access: &Access<'_>, sector: u64, stream: &mut BlockS
 
 impl BlockStream {
     /// The references as dense numbers, which distances and replays take.
-    pub fn dense(&self) -> Vec<u64> {
+    pub fn dense(&self) -> Vec<u32> {
         let mut blocks: Vec<Block> = self.uses.iter().map(|used| used.block).collect();
         blocks.sort_unstable();
         blocks.dedup();
-        self.uses.iter().map(|used| blocks.partition_point(|block| *block < used.block) as u64).collect()
+        self.uses.iter().map(|used| blocks.partition_point(|block| *block < used.block) as u32).collect()
     }
 }

@@ -16,7 +16,8 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::{Int64Type, UInt32Type, UInt64Type};
 
 use super::columns::{number, numbers, text, texts};
-use super::lru::{Lru, Met};
+use crate::cache::lru::Lru;
+use crate::cache::{Met, Policy};
 use crate::error::Result;
 
 /// Events that share their room.
@@ -309,13 +310,9 @@ struct Replay {
 
 impl Replay {
     fn new(capacity: usize, blocks: usize) -> Self {
-        Self {
-            cache: Lru::new(capacity),
-            parents: vec![None; blocks],
-            met: vec![0; blocks],
-            walk: 0,
-            chain: Vec::new(),
-        }
+        let mut cache = Lru::new(capacity);
+        cache.grow(blocks);
+        Self { cache, parents: vec![None; blocks], met: vec![0; blocks], walk: 0, chain: Vec::new() }
     }
 
     fn stretch(&mut self, stretch: &[Event], bucket: &mut Bucket) {
@@ -358,8 +355,8 @@ impl Replay {
         bucket.replayed_references += 1;
         match self.cache.touch(block) {
             Met::Hit => bucket.replayed_hits += 1,
-            Met::Miss => {}
-            Met::Eviction => bucket.replayed_evictions += 1,
+            Met::Miss | Met::Bypass => {}
+            Met::Eviction(_) => bucket.replayed_evictions += 1,
         }
     }
 }

@@ -10,12 +10,11 @@ use super::accesses::{AccessSum, SECTOR_BYTES};
 use super::address::BlockStream;
 use super::fit::Fit;
 use super::kernels::{Category, Kernels, Sum, by_booth, by_name};
-use super::lru::replay;
 use super::ranges::{Annotated, Join, Kind, assign};
 use super::residency::Residency;
 use super::rules::{Booth, Rules};
-use super::stack_distance::distances;
 use super::toll::{Toll, idle_ns};
+use crate::cache::distance::distances;
 use crate::error::Result;
 use crate::schema::Type::{Bool, F64, I64, Text, U32, U64};
 use crate::schema::{Cell, Scope, Table, batch_of_rows, known, maybe};
@@ -409,17 +408,18 @@ pub fn block_uses(stream: &BlockStream) -> Result<RecordBatch> {
 /// # Errors
 /// None that rows of a stream can cause.
 pub fn blocks(stream: &BlockStream, capacity: Option<u64>) -> Result<RecordBatch> {
-    let references = stream.dense();
-    let distinct = distances(&references).cold;
+    let found = distances(&stream.dense());
+    let (references, distinct) = (found.references, found.cold);
     let mut capacities: Vec<u64> = capacity.into_iter().collect();
     if capacities.is_empty() && distinct > 0 {
         capacities.extend((0..64).map(|power| 1 << power).take_while(|capacity| *capacity < distinct));
         capacities.push(distinct);
     }
     let row = |&capacity: &u64| {
-        let found = replay(&references, usize::try_from(capacity).unwrap_or(usize::MAX));
-        let ratio = (found.references > 0).then(|| found.hits as f64 / found.references as f64);
-        row![capacity, found.references, found.hits, ratio, found.evictions]
+        let hits = found.hits(capacity);
+        let ratio = (references > 0).then(|| hits as f64 / references as f64);
+        let evictions = if capacity == 0 { 0 } else { references - hits - distinct.min(capacity) };
+        row![capacity, references, hits, ratio, evictions]
     };
     batch_of_rows(&BLOCKS, &capacities.iter().map(row).collect::<Vec<_>>())
 }

@@ -8,11 +8,9 @@ use proptest::prelude::*;
 
 use super::fit::{TERMS, Timed, calibrated, fit, timed};
 use super::kernels::{Category, Kernel, Kernels, booths, by_booth, by_name, kernels, missing_counters};
-use super::lru::replay;
 use super::ranges::{Annotated, Join, Kind, Range, annotated, assign, kind_of};
 use super::residency::{events, residency};
 use super::rules::{Booth, Rules, parse};
-use super::stack_distance::distances;
 use super::{accesses, address, tables, toll};
 use crate::cost::{Parallel, Plan, plan};
 use crate::machine::{Machine, calibrate};
@@ -459,64 +457,6 @@ proptest! {
     }
 }
 
-// ---- reuse and LRU ----
-
-/// The stack itself, searched from its top.
-fn slow_distances(references: &[u64]) -> Vec<Option<u64>> {
-    let mut stack: Vec<u64> = Vec::new();
-    let mut found = Vec::new();
-    for item in references {
-        let depth = stack.iter().position(|known| known == item);
-        if let Some(depth) = depth {
-            stack.remove(depth);
-        }
-        found.push(depth.map(|depth| depth as u64));
-        stack.insert(0, *item);
-    }
-    found
-}
-
-proptest! {
-    #[test]
-    fn reuse_distances_are_depths_in_the_stack(references in prop::collection::vec(0_u64..30, 0..300)) {
-        let slow = slow_distances(&references);
-        let found = distances(&references);
-        prop_assert_eq!(found.cold, slow.iter().filter(|depth| depth.is_none()).count() as u64);
-        let mut counts = BTreeMap::new();
-        slow.iter().flatten().for_each(|depth| *counts.entry(*depth).or_insert(0) += 1);
-        prop_assert_eq!(&found.counts, &counts);
-        let mut sorted: Vec<u64> = slow.into_iter().flatten().collect();
-        sorted.sort_unstable();
-        for percent in [1, 50, 90, 100] {
-            let rank = (sorted.len() * percent).div_ceil(100).max(1);
-            prop_assert_eq!(found.percentile(percent as u64), sorted.get(rank - 1).copied());
-        }
-    }
-
-    /// Against a list in order of use; and by Mattson's law a cache hits what is less deep than it is large.
-    #[test]
-    fn lru_evicts_what_was_used_longest_ago(
-        references in prop::collection::vec(0_u64..20, 0..200),
-        capacity in 0_usize..25,
-    ) {
-        let (mut list, mut hits, mut evictions) = (Vec::new(), 0, 0);
-        for item in &references {
-            if let Some(at) = list.iter().position(|known| known == item) {
-                list.remove(at);
-                hits += 1;
-            }
-            list.push(*item);
-            if list.len() > capacity {
-                list.remove(0);
-                evictions += u64::from(capacity > 0);
-            }
-        }
-        let found = replay(&references, capacity);
-        prop_assert_eq!((found.references, found.hits, found.evictions), (references.len() as u64, hits, evictions));
-        prop_assert_eq!(found.hits, distances(&references).hits(capacity as u64));
-    }
-}
-
 // ---- accesses and addresses ----
 
 fn access(id: u64, launch: u32, space: &'static str, write: bool, bytes: Option<u64>) -> Vec<(&'static str, Cell)> {
@@ -559,7 +499,7 @@ fn accesses_are_summed_by_launch_and_by_source() {
     assert_eq!((first.accesses, first.writes, first.shared, first.unknown, first.bytes), (2, 0, 1, 0, 136));
     assert_eq!((first.distances.references, first.footprint_bytes(), first.distances.reuses()), (6, 128, 2));
     // Sectors 0 1 2 3 0 2: three others since 0, and 3 and 0 since 2.
-    assert_eq!(first.distances.counts, BTreeMap::from([(3, 1), (2, 1)]));
+    assert_eq!(first.distances.counts, [0, 0, 1, 1]);
     assert_eq!(first.used_per_sector(), Some(136.0 / 6.0));
     // 64 bytes from one sector: lanes share them, so that at most 32 are used.
     assert_eq!((sums[1].unknown, sums[1].bytes, sums[1].used_per_sector()), (1, 64, Some(32.0)));

@@ -257,6 +257,52 @@ pub static LINK_USAGE: Table = Table {
     ],
 };
 
+/// Miss-ratio curves.
+pub static MISS_RATIO: Table = Table {
+    name: "miss_ratio",
+    doc: "what a cache of KV blocks of one size hits under one policy, on a workload's prompts in order of arrival",
+    scope: Scope::Run,
+    columns: &[
+        known("workload", Text, "", "The requests."),
+        known("policy", Text, "", "The policy of the cache; min is Belady's bound."),
+        known("capacity_blocks", U64, "blocks", "Blocks that fit."),
+        maybe("capacity_bytes", U64, "bytes", "What they take; null without a model."),
+        maybe("usd_per_hour", F64, "USD/h", "What that costs; null without a price."),
+        known(
+            "accesses",
+            U64,
+            "",
+            "Uses of blocks: each request uses each block of its prompt once, partial ones too.",
+        ),
+        known("method", Text, "", "exact, or sampled from a share of the blocks."),
+        known("hits", U64, "", "Uses of blocks that were there, whatever came before them in the prompt."),
+        known("misses", U64, "", "Uses of blocks that were not there."),
+        maybe("evictions", U64, "blocks", "Blocks that had to go for others."),
+        maybe("drops", U64, "blocks", "Blocks that went without need for their room: expired, or above a watermark."),
+        maybe("bypasses", U64, "", "Misses that did not put their block in."),
+        maybe("block_hit_ratio", F64, "ratio", "Hits over accesses."),
+        maybe(
+            "error_ratio",
+            F64,
+            "ratio",
+            "By how much a sampled block_hit_ratio is off at most, in about 95% of samples; null if exact.",
+        ),
+        maybe("leading_hit_ratio", F64, "ratio", "Hits before the first miss of their request, over accesses."),
+        maybe("token_hit_ratio", F64, "ratio", "Prompt tokens in leading hits over all prompt tokens."),
+        maybe("full_block_hit_ratio", F64, "ratio", "Full blocks among leading hits over full blocks."),
+        maybe(
+            "mean_request_hit_ratio",
+            F64,
+            "ratio",
+            "Mean over requests of the share of their prompt tokens in leading hits.",
+        ),
+        maybe("ceiling_ratio", F64, "ratio", "The block hit ratio of a cache that never loses a block."),
+        maybe("bound_ratio", F64, "ratio", "The block hit ratio of Belady's MIN at this size; null if not replayed."),
+        known("is_knee", Bool, "", "The smallest size listed with 99% of the hits of the ceiling."),
+        maybe("is_current", Bool, "", "Whether it is the size in use now; null if none was named."),
+    ],
+};
+
 /// Named figures.
 pub static METRICS: Table = Table {
     name: "metrics",

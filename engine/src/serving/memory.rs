@@ -4,8 +4,7 @@
 //! A *unit* is one block of the trace's prompts (512 tokens in Mooncake) in all layers that keep the whole context. Units
 //! in use are never evicted; unused ones go in order of last use, deepest first (vLLM frees a request's blocks in reverse).
 
-/// No unit.
-const NONE: u32 = u32::MAX;
+use crate::cache::list::Lists;
 
 /// Bytes held, cached and free; see the module.
 #[derive(Debug, Clone)]
@@ -17,14 +16,14 @@ pub(super) struct Memory {
     cached_units: u64,
     users: Vec<u32>,
     resident: Vec<bool>,
-    previous: Vec<u32>,
-    next: Vec<u32>,
-    oldest: u32,
-    newest: u32,
+    /// Cached units in order of last use.
+    unused: Lists<1>,
 }
 
 impl Memory {
     pub(super) fn new(capacity: u64, unit_bytes: u64, units: usize) -> Self {
+        let mut unused = Lists::new();
+        unused.grow(units);
         Self {
             capacity,
             unit_bytes,
@@ -33,10 +32,7 @@ impl Memory {
             cached_units: 0,
             users: vec![0; units],
             resident: vec![false; units],
-            previous: vec![NONE; units],
-            next: vec![NONE; units],
-            oldest: NONE,
-            newest: NONE,
+            unused,
         }
     }
 
@@ -69,7 +65,7 @@ impl Memory {
     pub(super) fn pin(&mut self, units: &[u32]) {
         for &unit in units {
             if self.users[unit as usize] == 0 {
-                self.unlink(unit);
+                self.unused.unlink(0, unit);
                 self.cached_units -= 1;
                 self.held_units += 1;
             }
@@ -85,7 +81,7 @@ impl Memory {
             if *users == 0 {
                 self.held_units -= 1;
                 self.cached_units += 1;
-                self.link_newest(unit);
+                self.unused.push_newest(0, unit);
             }
         }
     }
@@ -121,34 +117,9 @@ impl Memory {
     }
 
     fn evict_oldest(&mut self) {
-        let unit = self.oldest;
-        self.unlink(unit);
-        self.resident[unit as usize] = false;
-        self.cached_units -= 1;
-    }
-
-    fn link_newest(&mut self, unit: u32) {
-        self.previous[unit as usize] = self.newest;
-        self.next[unit as usize] = NONE;
-        if self.newest == NONE {
-            self.oldest = unit;
-        } else {
-            self.next[self.newest as usize] = unit;
-        }
-        self.newest = unit;
-    }
-
-    fn unlink(&mut self, unit: u32) {
-        let (previous, next) = (self.previous[unit as usize], self.next[unit as usize]);
-        if previous == NONE {
-            self.oldest = next;
-        } else {
-            self.next[previous as usize] = next;
-        }
-        if next == NONE {
-            self.newest = previous;
-        } else {
-            self.previous[next as usize] = previous;
+        if let Some(unit) = self.unused.pop_oldest(0) {
+            self.resident[unit as usize] = false;
+            self.cached_units -= 1;
         }
     }
 }

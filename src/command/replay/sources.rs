@@ -16,13 +16,13 @@ use engine::workload::{Workload, from_requests};
 use crate::store::Store;
 
 /// A source of the store.
-pub(super) struct Available {
-    pub(super) id: u32,
-    pub(super) path: String,
-    pub(super) format: String,
+pub(in crate::command) struct Available {
+    pub(in crate::command) id: u32,
+    pub(in crate::command) path: String,
+    pub(in crate::command) format: String,
 }
 
-pub(super) fn available(store: &Store) -> Result<Vec<Available>> {
+pub(in crate::command) fn available(store: &Store) -> Result<Vec<Available>> {
     let mut found = Vec::new();
     for batch in store.read(&SOURCES)? {
         let ids = column(&batch, "source_id")?.as_primitive::<UInt32Type>().clone();
@@ -38,7 +38,7 @@ pub(super) fn available(store: &Store) -> Result<Vec<Available>> {
 }
 
 /// Only those that have requests: a store may hold captures and measured operations beside its traces.
-pub(super) fn with_requests(store: &Store, available: Vec<Available>) -> Result<Vec<Available>> {
+pub(in crate::command) fn with_requests(store: &Store, available: Vec<Available>) -> Result<Vec<Available>> {
     if available.len() < 2 {
         return Ok(available);
     }
@@ -50,7 +50,7 @@ pub(super) fn with_requests(store: &Store, available: Vec<Available>) -> Result<
 }
 
 /// The source of this name; without a name the only one that suits the mode.
-pub(super) fn choose<'a>(available: &'a [Available], name: Option<&str>, captured: bool) -> Result<&'a Available> {
+pub(in crate::command) fn choose<'a>(available: &'a [Available], name: Option<&str>, captured: bool) -> Result<&'a Available> {
     let file = |source: &Available| Path::new(&source.path).file_name().map(|name| name.to_string_lossy().into_owned());
     let suits = |source: &&Available| match name {
         Some(name) => {
@@ -77,7 +77,7 @@ pub(super) fn choose<'a>(available: &'a [Available], name: Option<&str>, capture
     }
 }
 
-pub(super) fn column<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a dyn Array> {
+pub(in crate::command) fn column<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a dyn Array> {
     let found = batch.column_by_name(name).map(AsRef::as_ref);
     found.ok_or_else(|| Error::data(format!("the store's table has no column `{name}`")))
 }
@@ -91,7 +91,7 @@ fn rows_where(
 }
 
 /// Loads a source's requests; in captured mode also its steps, and then arrivals are not needed.
-pub(super) fn load(store: &Store, source: &Available, captured: bool) -> Result<Source> {
+pub(in crate::command) fn load(store: &Store, source: &Available, captured: bool) -> Result<Source> {
     let requests = rows_where(store.read(&REQUESTS)?, &|batch| {
         let ids = column(batch, "source_id")?.as_primitive::<UInt32Type>();
         Ok(ids.iter().map(|id| id.map(|id| id == source.id)).collect())

@@ -1,0 +1,104 @@
+//! `kvtoll cache` by the real binary, on the shipped traces.
+
+use crate::support::{kvtoll, quickstart, stderr, succeed};
+
+/// The quick start's store, and the source of its conversation trace.
+fn asked(more: &[&str]) -> Vec<String> {
+    let store = quickstart().store.to_string_lossy().into_owned();
+    let mut args = vec!["cache".to_owned(), store, "--workload".to_owned(), "mooncake".to_owned()];
+    args.extend(more.iter().map(|word| (*word).to_owned()));
+    args
+}
+
+fn rows(more: &[&str]) -> Vec<Vec<String>> {
+    let args = asked(more);
+    let text = succeed(&args.iter().map(String::as_str).collect::<Vec<_>>());
+    text.lines().map(|line| line.split(',').map(str::to_owned).collect()).collect()
+}
+
+/// The values of some columns in each row.
+fn pick(rows: &[Vec<String>], names: &[&str]) -> Vec<String> {
+    let at = |name: &&str| rows[0].iter().position(|column| column == name).unwrap_or_else(|| panic!("no {name}"));
+    let columns: Vec<usize> = names.iter().map(at).collect();
+    rows[1..].iter().map(|row| columns.iter().map(|at| row[*at].as_str()).collect::<Vec<_>>().join(" ")).collect()
+}
+
+#[test]
+fn curves_have_the_published_counts() {
+    let found = rows(&["--policy", "lru,min,sieve", "--blocks", "1000,10k,100k,1M", "--format", "csv"]);
+    let counts = pick(&found, &["policy", "capacity_blocks", "accesses", "hits", "evictions", "is_knee"]);
+    assert_eq!(
+        counts[..4],
+        [
+            "lru 1000 288500 12831 274669 false",
+            "lru 10000 288500 60921 217579 false",
+            "lru 100000 288500 104924 83576 true",
+            "lru 1000000 288500 105710 0 false",
+        ]
+    );
+    assert_eq!(counts.len(), 12);
+    // No policy is above the bound of its row, and at the end all meet the ceiling.
+    for row in pick(&found, &["block_hit_ratio", "bound_ratio", "ceiling_ratio"]) {
+        let ratios: Vec<f64> = row.split(' ').map(|ratio| ratio.parse().unwrap()).collect();
+        assert!(ratios[0] <= ratios[1] && ratios[1] <= ratios[2], "{row}");
+    }
+}
+
+#[test]
+fn sizes_come_in_bytes_and_dollars() {
+    let more = ["--model", "llama-3.1-8b", "--blocks", "64GiB", "--usd-per-gib-hour", "0.01", "--policy", "lru"];
+    let found = rows(&[&more[..], &["--current", "1024", "--format", "csv"]].concat());
+    // 512 tokens of 131,072 bytes are 64 MiB.
+    assert_eq!(
+        pick(&found, &["capacity_blocks", "capacity_bytes", "usd_per_hour", "is_current"]),
+        ["1024 68719476736 0.64 true"]
+    );
+}
+
+#[test]
+fn samples_tell_their_error() {
+    let found = rows(&["--policy", "lru", "--blocks", "10k", "--sample", "20%", "--format", "csv"]);
+    let row: Vec<f64> =
+        pick(&found, &["block_hit_ratio", "error_ratio"])[0].split(' ').map(|number| number.parse().unwrap()).collect();
+    assert!((row[0] - 60_921.0 / 288_500.0).abs() <= row[1] && row[1] < 0.05, "{row:?}");
+}
+
+#[test]
+fn hierarchies_that_ship_are_replayed() {
+    let found = rows(&["--tiers", "kvbm", "--blocks", "1k,10k,100k", "--format", "csv"]);
+    assert_eq!(pick(&found, &["tier", "name", "capacity_blocks"]), ["0 device 1000", "1 host 10000", "2 disk 100000"]);
+    let hits: u64 = pick(&found, &["hits"]).iter().map(|hits| hits.parse::<u64>().unwrap()).sum();
+    let misses: u64 = pick(&found, &["misses"])[0].parse().unwrap();
+    assert_eq!(hits + misses, 288_500);
+}
+
+#[test]
+fn what_cannot_be_replayed_is_said() {
+    let refused = |more: &[&str], parts: &[&str]| {
+        let args = asked(more);
+        let output = kvtoll(&args.iter().map(String::as_str).collect::<Vec<_>>());
+        let said = stderr(&output);
+        assert!(!output.status.success() && output.stdout.is_empty(), "{said}");
+        assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+    };
+    refused(&["--policy", "lur"], &["unknown cache policy `lur`", "did you mean `lru`?"]);
+    refused(&["--policy", "session"], &["needs to know the session", "`lru` needs none"]);
+    refused(&["--blocks", "64GiB"], &["expected blocks without a model"]);
+    refused(&["--tiers", "hicache", "--blocks", "1k"], &["expected 3 sizes", "hbm, dram, storage"]);
+    refused(&["--tiers", "hicash"], &["did you mean `hicache`?"]);
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path().join("store").to_string_lossy().into_owned();
+    succeed(&["ingest", "traces/azure/code_head300.csv", "--into", &store]);
+    let output = kvtoll(&["cache", &store]);
+    assert!(stderr(&output).contains("name no KV blocks"), "{}", stderr(&output));
+}
+
+/// A run keeps LRU and the bound, and a named query shows them.
+#[test]
+fn a_run_keeps_the_curve() {
+    let store = quickstart().store.to_string_lossy().into_owned();
+    let text = succeed(&["query", &store, "mrc", "--format", "csv"]);
+    let found: Vec<Vec<String>> = text.lines().map(|line| line.split(',').map(str::to_owned).collect()).collect();
+    let last = pick(&found, &["policy", "capacity_blocks", "hits", "evictions"]);
+    assert!(last.contains(&"lru 182790 105710 0".to_owned()) && last.contains(&"min 182790 105710 0".to_owned()));
+}
