@@ -409,6 +409,12 @@ pub(super) struct Place {
 impl Read for Lines {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.start == self.end {
+            // A large target needs no copy through the buffer.
+            if buffer.len() >= BUFFER && self.failed.is_none() {
+                let count = self.reader.read(buffer)?;
+                self.next_offset += count as u64;
+                return Ok(count);
+            }
             self.fill()?;
         }
         let count = buffer.len().min(self.end - self.start);

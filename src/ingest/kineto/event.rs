@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::super::json::{Scan, bad_at};
 use super::super::problem::Bad;
-use super::super::time::{TimeUnit, decimal_ns};
+use super::super::time::{TimeUnit, decimal_ns, scaled_ns};
 use super::super::walk::{self, Unknown};
 
 /// The most unknown keys of an event that are counted.
@@ -82,6 +82,10 @@ impl<'a> Event<'a> {
     ) -> Result<(), Bad> {
         match key {
             b"ph" => {
+                if let Some(phase) = scan.single() {
+                    self.phase = phase;
+                    return Ok(());
+                }
                 let text = walk::text(scan, bytes, "`ph`")?;
                 self.phase = if let [phase] = text.as_bytes() { *phase } else { 0 };
             }
@@ -262,10 +266,18 @@ fn id<'a>(scan: &mut Scan<'a>, bytes: &'a [u8], what: &str) -> Result<Id<'a>, Ba
 
 /// Nanoseconds, exact where the file has no more than three decimals; none for `null`.
 fn instant(scan: &mut Scan<'_>, what: &str, unit: TimeUnit) -> Result<Option<(i64, bool)>, Bad> {
+    scan.peek();
+    let at = scan.at();
+    // Nearly all numbers are short, and are read once.
+    if let Some((digits, decimals)) = scan.short_decimal() {
+        if let Some(ns) = scaled_ns(digits, decimals, unit) {
+            return Ok(Some((ns, true)));
+        }
+        scan.back(at);
+    }
     if walk::null(scan)? {
         return Ok(None);
     }
-    let at = scan.at();
     let token = scan.number(what)?;
     let (negative, digits) = match token.strip_prefix(b"-") {
         Some(digits) => (true, digits),
