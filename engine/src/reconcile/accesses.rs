@@ -10,8 +10,12 @@ use arrow::array::{AsArray, RecordBatch};
 use arrow::datatypes::{UInt32Type, UInt64Type};
 
 use super::columns::{flags, lists, number, numbers, texts};
-use super::stack_distance::{Distances, distances};
+use super::stack_distance::{Distances, Tracker};
 use crate::error::{Error, Result};
+
+/// The most distinct sectors that are followed at once, those of each launch and those of all launches of a source: about
+/// forty bytes each.
+pub const MOST_SECTORS: usize = 1 << 24;
 
 /// Bytes of a sector.
 pub const SECTOR_BYTES: u64 = 32;
@@ -106,37 +110,72 @@ pub fn each_access(batches: &[RecordBatch], mut take: impl FnMut(&Access<'_>) ->
     Ok(())
 }
 
-/// Sums by source and launch, in this order, each source followed by the sum of its launches.
-///
-/// # Errors
-/// As [`each_access`].
-pub fn by_launch(batches: &[RecordBatch]) -> Result<Vec<AccessSum>> {
-    // The sum of a source stands after its launches.
-    let mut sums: BTreeMap<(u32, bool, u32), (AccessSum, Vec<u64>)> = BTreeMap::new();
-    each_access(batches, |access| {
-        for all in [false, true] {
-            let launch = if all { 0 } else { access.launch };
-            let (sum, touched) = sums.entry((access.source, all, launch)).or_default();
-            if !all && sum.kernel.is_empty() {
-                (sum.source, sum.launch) = (access.source, Some(launch));
-                access.kernel.clone_into(&mut sum.kernel);
-            }
-            sum.source = access.source;
-            add(sum, touched, access);
-        }
-        Ok(())
-    })?;
-    let finish = |(mut sum, touched): (AccessSum, Vec<u64>)| {
-        sum.distances = distances(&touched);
-        sum
-    };
-    Ok(sums.into_values().map(finish).collect())
+/// Sums by source and launch, as batches come.
+#[derive(Debug, Default)]
+pub struct Sums {
+    /// The sum of a source stands after its launches.
+    sums: BTreeMap<(u32, bool, u32), (AccessSum, Tracker)>,
+    /// Distinct sectors of all of them.
+    sectors: usize,
 }
 
-fn add(sum: &mut AccessSum, touched: &mut Vec<u64>, access: &Access<'_>) {
+impl Sums {
+    /// Adds rows of the canonical `accesses` table.
+    ///
+    /// # Errors
+    /// As [`each_access`], and more distinct sectors than can be followed.
+    pub fn take(&mut self, batch: &RecordBatch) -> Result<()> {
+        self.take_within(batch, MOST_SECTORS)
+    }
+
+    fn take_within(&mut self, batch: &RecordBatch, most: usize) -> Result<()> {
+        each_access(std::slice::from_ref(batch), |access| {
+            for all in [false, true] {
+                let launch = if all { 0 } else { access.launch };
+                let (sum, tracker) = self.sums.entry((access.source, all, launch)).or_default();
+                if !all && sum.kernel.is_empty() {
+                    sum.launch = Some(launch);
+                    access.kernel.clone_into(&mut sum.kernel);
+                }
+                sum.source = access.source;
+                self.sectors += add(sum, tracker, access);
+            }
+            if self.sectors > most {
+                return Err(Error::data(format!(
+                    "expected at most {most} distinct sectors in launches and sources together, found more: reuse \
+                     distances need them in memory"
+                ))
+                .hint("look at one capture with `--source`, or trace fewer launches"));
+            }
+            Ok(())
+        })
+    }
+
+    /// Sums by source and launch, in this order, each source followed by the sum of its launches.
+    pub fn finish(self) -> Vec<AccessSum> {
+        let finish = |(mut sum, tracker): (AccessSum, Tracker)| {
+            sum.distances = tracker.finish();
+            sum
+        };
+        self.sums.into_values().map(finish).collect()
+    }
+}
+
+/// As [`Sums`], for all rows at once.
+///
+/// # Errors
+/// As [`Sums::take`].
+pub fn by_launch(batches: &[RecordBatch]) -> Result<Vec<AccessSum>> {
+    let mut sums = Sums::default();
+    batches.iter().try_for_each(|batch| sums.take(batch))?;
+    Ok(sums.finish())
+}
+
+/// Adds an access; how many of its sectors are new.
+fn add(sum: &mut AccessSum, tracker: &mut Tracker, access: &Access<'_>) -> usize {
     if access.is_shared {
         sum.shared += 1;
-        return;
+        return 0;
     }
     sum.accesses += 1;
     sum.writes += u64::from(access.is_write);
@@ -149,5 +188,5 @@ fn add(sum: &mut AccessSum, touched: &mut Vec<u64>, access: &Access<'_>) {
             sum.known_sectors += sectors;
         }
     }
-    touched.extend_from_slice(access.sectors);
+    access.sectors.iter().filter(|sector| tracker.touch(**sector)).count()
 }

@@ -41,11 +41,30 @@ impl Distances {
 
 /// Marks at instants, and how many lie in a span; the tree of P. Fenwick (Software: Practice and Experience 24(3),
 /// 1994).
+#[derive(Debug, Clone, Default)]
 struct Marks {
     tree: Vec<u32>,
 }
 
 impl Marks {
+    /// Room for so many instants, the first ones of which are marked.
+    fn new(instants: usize, marked: usize) -> Self {
+        let mut tree = vec![0; instants + 1];
+        tree.iter_mut().skip(1).take(marked).for_each(|mark| *mark = 1);
+        for node in 1..=instants {
+            let above = node + (node & node.wrapping_neg());
+            let count = tree[node];
+            if let Some(sum) = tree.get_mut(above) {
+                *sum += count;
+            }
+        }
+        Self { tree }
+    }
+
+    fn instants(&self) -> usize {
+        self.tree.len().saturating_sub(1)
+    }
+
     /// Moves the count at `at` up or down by one.
     fn change(&mut self, at: usize, up: bool) {
         let mut node = at + 1;
@@ -66,22 +85,63 @@ impl Marks {
     }
 }
 
-/// The distances of `references`. Takes four bytes per reference, and more per distinct item.
-pub fn distances(references: &[u64]) -> Distances {
-    let mut found = Distances { references: references.len() as u64, ..Distances::default() };
-    let mut marks = Marks { tree: vec![0; references.len() + 1] };
-    let mut last: HashMap<u64, usize> = HashMap::new();
-    for (now, &item) in references.iter().enumerate() {
-        match last.insert(item, now) {
-            None => found.cold += 1,
+/// The least instants between two renumberings.
+const LEAST: usize = 1 << 10;
+
+/// Follows references one by one. Memory grows with the distinct items, not with the references: once all instants of
+/// the tree are used, the last touches are numbered anew, in their order.
+#[derive(Debug, Clone, Default)]
+pub struct Tracker {
+    found: Distances,
+    /// The last touch of each item.
+    last: HashMap<u64, u32>,
+    marks: Marks,
+    now: usize,
+}
+
+impl Tracker {
+    /// Takes the next reference; whether its item is new.
+    pub fn touch(&mut self, item: u64) -> bool {
+        if self.now == self.marks.instants() {
+            self.renumber();
+        }
+        self.found.references += 1;
+        let before = self.last.insert(item, self.now as u32);
+        match before.map(|before| before as usize) {
+            None => self.found.cold += 1,
             Some(before) => {
                 // Every distinct item has one mark; those after the item's own are the others touched since.
-                let distance = marks.before(now) - marks.before(before + 1);
-                *found.counts.entry(distance).or_default() += 1;
-                marks.change(before, false);
+                let distance = self.marks.before(self.now) - self.marks.before(before + 1);
+                *self.found.counts.entry(distance).or_default() += 1;
+                self.marks.change(before, false);
             }
         }
-        marks.change(now, true);
+        self.marks.change(self.now, true);
+        self.now += 1;
+        before.is_none()
     }
-    found
+
+    fn renumber(&mut self) {
+        let mut items: Vec<(u32, u64)> = self.last.iter().map(|(item, touch)| (*touch, *item)).collect();
+        items.sort_unstable();
+        for (at, (_, item)) in items.iter().enumerate() {
+            self.last.insert(*item, at as u32);
+        }
+        self.now = items.len();
+        self.marks = Marks::new((2 * items.len()).max(LEAST), items.len());
+    }
+
+    /// What was found.
+    pub fn finish(self) -> Distances {
+        self.found
+    }
+}
+
+/// The distances of `references`.
+pub fn distances(references: &[u64]) -> Distances {
+    let mut tracker = Tracker::default();
+    for item in references {
+        tracker.touch(*item);
+    }
+    tracker.finish()
 }
