@@ -164,11 +164,7 @@ fn read_files(table: &'static Table, files: &[PathBuf]) -> Result<Vec<RecordBatc
     Ok(all)
 }
 
-fn each_batch(
-    table: &'static Table,
-    files: &[PathBuf],
-    take: &mut dyn FnMut(RecordBatch) -> Result<()>,
-) -> Result<()> {
+fn each_batch(table: &'static Table, files: &[PathBuf], take: &mut dyn FnMut(RecordBatch) -> Result<()>) -> Result<()> {
     for file in files {
         for batch in batches_of(file)? {
             take(canonical(table, &batch?, false).map_err(|error| error.context(file.display()))?)?;

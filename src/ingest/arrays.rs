@@ -344,8 +344,10 @@ fn located(folder: &Path, file: &str) -> Result<PathBuf> {
     if let (Ok(real), Ok(above)) = (path.canonicalize(), above.canonicalize())
         && !real.starts_with(above)
     {
-        return Err(Error::data(format!("expected a file below the folder of the map, found `{file}`, a link out of it"))
-            .hint("copy the file into the folder"));
+        return Err(Error::data(format!(
+            "expected a file below the folder of the map, found `{file}`, a link out of it"
+        ))
+        .hint("copy the file into the folder"));
     }
     Ok(path)
 }

@@ -149,7 +149,8 @@ impl Layout {
             None => (0..names.len()).filter(|at| names.get(*at).is_some_and(|name| is_metric(name))).collect(),
         };
         let mut known = HashSet::new();
-        let twice: Vec<usize> = (0..names.len()).filter(|at| names.get(*at).is_some_and(|n| !known.insert(n))).collect();
+        let twice: Vec<usize> =
+            (0..names.len()).filter(|at| names.get(*at).is_some_and(|n| !known.insert(n))).collect();
         if let Some(name) = twice.iter().filter_map(|at| names.get(*at)).find(|name| !is_metric(name)) {
             let found = format!("{} twice", named(name.as_bytes()));
             return Err(Bad { at: 0, code: "duplicate_column", expected: "each column once".to_owned(), found });

@@ -90,9 +90,14 @@ fn events_of_sglang_become_residency() {
     let (_folder, store) = ingested("traces/kv_events/sglang_pr37271_both_forms.jsonl");
     let found = rows(&[&store, "residency", "--buckets", "1"]);
     assert_eq!(found.len(), 1);
-    for (column, expected) in
-        [("medium", "GPU"), ("stored", "1"), ("stored_again", "1"), ("removed", "0"), ("resident", "1"), ("peak_resident", "1")]
-    {
+    for (column, expected) in [
+        ("medium", "GPU"),
+        ("stored", "1"),
+        ("stored_again", "1"),
+        ("removed", "0"),
+        ("resident", "1"),
+        ("peak_resident", "1"),
+    ] {
         assert_eq!(found[0][column], expected, "{column}");
     }
 }
@@ -102,7 +107,9 @@ fn events_of_sglang_become_residency() {
 fn events_of_tensorrt_llm_become_residency() {
     let stored = |id: u32, parent: &str, hashes: &[u64]| {
         let block = |hash: &u64| {
-            format!(r#"{{"type": "stored_block", "block_hash": {hash}, "tokens": [{{"token_id": 1}}], "cache_level": 0}}"#)
+            format!(
+                r#"{{"type": "stored_block", "block_hash": {hash}, "tokens": [{{"token_id": 1}}], "cache_level": 0}}"#
+            )
         };
         let blocks: Vec<String> = hashes.iter().map(block).collect();
         format!(
@@ -111,7 +118,8 @@ fn events_of_tensorrt_llm_become_residency() {
         )
     };
     let events = [
-        r#"{"event_id": 0, "data": {"type": "created", "num_blocks_per_cache_level": [3, 0]}, "window_size": 64}"#.to_owned(),
+        r#"{"event_id": 0, "data": {"type": "created", "num_blocks_per_cache_level": [3, 0]}, "window_size": 64}"#
+            .to_owned(),
         stored(1, "null", &[11, 12]),
         stored(2, "12", &[18_446_744_073_709_551_615]),
         // 3 and 4 never come; 5 takes out two, of which one was never seen.
@@ -188,7 +196,9 @@ fn recorded_on(machine: &str, folder: &Path) {
     }
     let outcome = captured(&truth, &steps, 64).unwrap();
     let durations: Vec<i64> = outcome.stretches.iter().map(|stretch| stretch.total_ns).collect();
-    let of = |column: fn(&CapturedStep) -> u32| -> ArrayRef { Arc::new(UInt32Array::from_iter_values(steps.iter().map(column))) };
+    let of = |column: fn(&CapturedStep) -> u32| -> ArrayRef {
+        Arc::new(UInt32Array::from_iter_values(steps.iter().map(column)))
+    };
     let engine_steps = || steps.iter().map(|step| step.engine_step.unwrap());
     table(
         folder,
@@ -220,7 +230,7 @@ fn recorded_on(machine: &str, folder: &Path) {
 #[test]
 fn a_fit_finds_the_factors_of_the_machine_that_was_captured() {
     let folder = tempfile::tempdir().unwrap();
-    recorded_on("h100*hbm_bw=0.5", folder.path());
+    recorded_on("h100*memory_bytes_per_s=0.5", folder.path());
     let store = folder.path().join("store").to_string_lossy().into_owned();
     succeed(&["ingest", &folder.path().to_string_lossy(), "--into", &store]);
     let terms = rows(&[&store, "fit", "--model", "llama-3.1-8b", "--machine", "h100"]);

@@ -128,7 +128,8 @@ impl Sums {
         self.take_within(batch, MOST_SECTORS)
     }
 
-    fn take_within(&mut self, batch: &RecordBatch, most: usize) -> Result<()> {
+    /// As [`Sums::take`], with another limit.
+    pub(super) fn take_within(&mut self, batch: &RecordBatch, most: usize) -> Result<()> {
         each_access(std::slice::from_ref(batch), |access| {
             for all in [false, true] {
                 let launch = if all { 0 } else { access.launch };

@@ -138,7 +138,8 @@ fn the_description_is_part_of_the_source() {
     assert!(error.contains("with the contents of source 0"), "{error}");
     assert!(crate::ingest::known_source(&bench.store(), &path).is_some());
     // Another device is another source.
-    let path = folders(&bench, &META.replace("gpu:", "gpu: other #"), "dense.csv", "layer,tokens,time_us\nact_fn,1,2.592\n");
+    let path =
+        folders(&bench, &META.replace("gpu:", "gpu: other #"), "dense.csv", "layer,tokens,time_us\nact_fn,1,2.592\n");
     assert!(crate::ingest::known_source(&bench.store(), &path).is_none());
     bench.ingest(&[&path], &Options::standard()).unwrap();
     assert_eq!(bench.store().manifest().sources.len(), 2);

@@ -113,7 +113,9 @@ fn a_long_file_is_grouped_by_launch() {
 #[test]
 fn metrics_that_stand_twice_are_counted() {
     let row = |metric: &str, value: &str| {
-        format!("\"0\",\"1\",\"p\",\"h\",\"k\",\"1\",\"7\",\"\",\"\",\"0\",\"7.5\",\"s\",\"{metric}\",\"byte/block\",\"{value}\"\n")
+        format!(
+            "\"0\",\"1\",\"p\",\"h\",\"k\",\"1\",\"7\",\"\",\"\",\"0\",\"7.5\",\"s\",\"{metric}\",\"byte/block\",\"{value}\"\n"
+        )
     };
     let shared = "launch__shared_mem_per_block_static";
     let bench = Bench::new();

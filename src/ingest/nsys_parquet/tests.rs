@@ -104,7 +104,9 @@ fn a_pipe_in_the_folder_is_refused() {
     let bench = Bench::new();
     let folder = tempfile::tempdir().unwrap();
     let path = table(folder.path(), "CUPTI_ACTIVITY_KIND_KERNEL", vec![("start", ints(&[1])), ("end", ints(&[2]))]);
-    assert!(std::process::Command::new("mkfifo").arg(folder.path().join("StringIds.parquet")).status().unwrap().success());
+    assert!(
+        std::process::Command::new("mkfifo").arg(folder.path().join("StringIds.parquet")).status().unwrap().success()
+    );
     let error = bench.ingest(&[&path], &Options::standard()).unwrap_err().to_string();
     assert!(error.contains("StringIds.parquet`, found a pipe, a socket or a device"), "{error}");
 }

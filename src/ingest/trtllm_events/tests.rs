@@ -74,7 +74,11 @@ fn a_printed_list_is_read() {
     let removed = |id: u32| format!(r#"{{"event_id": {id}, "data": {{"type": "removed", "block_hashes": [7, 8]}}}}"#);
     let bad = r#"{"event_id": -2, "data": {"type": "created"}}"#;
     let list = printed(&format!("[{CREATED}, {}, {bad}, {}]", removed(1), removed(3)));
-    for text in [list.clone(), format!("\u{feff}{list}\n"), format!("{}\n{}\n{}\n{}\n", printed(CREATED), printed(&removed(1)), printed(bad), printed(&removed(3)))] {
+    for text in [
+        list.clone(),
+        format!("\u{feff}{list}\n"),
+        format!("{}\n{}\n{}\n{}\n", printed(CREATED), printed(&removed(1)), printed(bad), printed(&removed(3))),
+    ] {
         let path = bench.file("a", &text);
         assert_eq!(inspect(&path).unwrap().format, Some("trtllm_events"), "{text}");
         let summary = bench.ingest(&[&path], &quarantine()).unwrap().remove(0);
