@@ -223,7 +223,12 @@ fn everything(store: &Store, args: &Args, format: Format) -> Result<Exit> {
     let has = |table: &'static Table| -> Result<bool> {
         match args.source {
             Some(_) if table.column("source_id").is_some() => {
-                Ok(rows(store, args, table)?.iter().any(|batch| batch.num_rows() > 0))
+                let mut found = false;
+                each(store, args, table, &mut |batch| {
+                    found |= batch.num_rows() > 0;
+                    Ok(())
+                })?;
+                Ok(found)
             }
             _ => Ok(!store.files(table.name).is_empty()),
         }

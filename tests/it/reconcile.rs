@@ -41,7 +41,7 @@ fn of_category<'r>(rows: &'r [BTreeMap<String, String>], category: &str) -> Vec<
 /// FORMATS section 7, computed independently: 3,442 kernels of 44,829,522 ns, and copies by kind.
 #[test]
 fn the_booths_of_nsight_systems_add_up_to_its_kernel_time() {
-    let (folder, store) = ingested("traces/nsys_sqlite/h100_2gpu_1s.sqlite.zst");
+    let (_folder, store) = ingested("traces/nsys_sqlite/h100_2gpu_1s.sqlite.zst");
     let booths = rows(&[&store, "booths"]);
     let kernels = of_category(&booths, "kernel");
     assert_eq!((sum(&kernels, "kernels"), sum(&kernels, "time_ns")), (3_442, 44_829_522));
@@ -49,11 +49,11 @@ fn the_booths_of_nsight_systems_add_up_to_its_kernel_time() {
     assert_eq!((sum(&copies, "kernels"), sum(&copies, "bytes")), (904, 59_368_472_576 + 50_950_507_584 + 18));
     let named = of_category(&rows(&[&store, "kernels"]), "kernel");
     assert_eq!(sum(&named, "time_ns"), 44_829_522);
-    let asked = |sql: &str| number(Path::new(&store), sql);
+    let asked = |sql: &str| number(Path::new(&store), sql) as i64;
     let by_kind = "SELECT sum(bytes) FROM kernels WHERE copy_kind =";
-    assert_eq!(asked(&format!("{by_kind} 'device_to_device'")), 59_368_472_576.0);
-    assert_eq!(asked(&format!("{by_kind} 'host_to_device'")), 50_950_507_584.0);
-    assert_eq!(asked("SELECT count(*) FROM annotations WHERE category = 'nvtx'"), 16_782.0);
+    assert_eq!(asked(&format!("{by_kind} 'device_to_device'")), 59_368_472_576);
+    assert_eq!(asked(&format!("{by_kind} 'host_to_device'")), 50_950_507_584);
+    assert_eq!(asked("SELECT count(*) FROM annotations WHERE category = 'nvtx'"), 16_782);
     // Every kind of range adds up to all work, those outside of any range included.
     let ranges = rows(&[&store, "ranges"]);
     for kind in ranges.iter().map(|row| row["kind"].clone()) {
@@ -63,7 +63,6 @@ fn the_booths_of_nsight_systems_add_up_to_its_kernel_time() {
     // The report of a store with a run would show the same sums; the query feeds it.
     let feed = succeed(&["query", &store, "kernel-booths", "--format", "ndjson"]);
     assert_eq!(feed.lines().count(), booths.len());
-    drop(folder);
 }
 
 /// Counted from the profile with Python's `json`: 79 kernels, 16 copies and 3 fills.
@@ -153,7 +152,8 @@ fn events_of_tensorrt_llm_become_residency() {
         let removed = found.iter().map(|row| row["removed_unknown"].parse::<u64>().unwrap()).sum::<u64>();
         assert_eq!((removed, sum(&found, "lost_messages")), (1, 2), "{found:?}");
         // As many as were reported when the file was read.
-        assert_eq!(number(Path::new(&store), "SELECT count FROM import_log WHERE code = 'lost_messages'"), 2.0);
+        let reported = "SELECT count FROM import_log WHERE code = 'lost_messages'";
+        assert_eq!(number(Path::new(&store), reported) as i64, 2);
     }
 }
 
