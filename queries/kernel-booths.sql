@@ -11,16 +11,21 @@
 -- column counted: Rows whose DRAM bytes are counted.
 WITH booths AS (
   SELECT
-    source_id, category, booth(category, name) AS booth, count(*) AS kernels, coalesce(sum(duration_ns), 0) AS time_ns,
+    source_id, category, booth(category, name) AS booth, count(*) AS kernels,
+    -- In decimals, which do not wrap: a sum that no column can hold is an error.
+    CAST(coalesce(sum(CAST(duration_ns AS DECIMAL(20, 0))), 0) AS BIGINT) AS time_ns,
     count(*) - count(duration_ns) AS untimed,
-    sum(dram_read_bytes) FILTER (WHERE dram_write_bytes IS NOT NULL) AS dram_read_bytes,
-    sum(dram_write_bytes) FILTER (WHERE dram_read_bytes IS NOT NULL) AS dram_write_bytes,
+    CAST(sum(CAST(dram_read_bytes AS DECIMAL(20, 0))) FILTER (WHERE dram_write_bytes IS NOT NULL) AS BIGINT UNSIGNED)
+      AS dram_read_bytes,
+    CAST(sum(CAST(dram_write_bytes AS DECIMAL(20, 0))) FILTER (WHERE dram_read_bytes IS NOT NULL) AS BIGINT UNSIGNED)
+      AS dram_write_bytes,
     count(*) FILTER (WHERE dram_read_bytes IS NOT NULL AND dram_write_bytes IS NOT NULL) AS counted
   FROM kernels GROUP BY source_id, category, booth(category, name)
 )
 SELECT
   source_id, category, booth, kernels, time_ns,
-  CAST(time_ns AS DOUBLE) / nullif(sum(time_ns) OVER (PARTITION BY source_id), 0) AS share_ratio,
+  CAST(time_ns AS DOUBLE) / nullif(CAST(sum(CAST(time_ns AS DECIMAL(20, 0))) OVER (PARTITION BY source_id) AS DOUBLE), 0)
+    AS share_ratio,
   untimed, dram_read_bytes, dram_write_bytes, counted
 FROM booths
 ORDER BY source_id, category, booth

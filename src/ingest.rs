@@ -26,6 +26,7 @@ mod burstgpt;
 mod cells;
 mod chakra;
 mod claude_code;
+mod companions;
 mod csv;
 mod dsa_topk;
 mod dynamo;
@@ -315,7 +316,7 @@ pub struct Summary {
     pub format: &'static str,
     /// none, gzip, zstd or xz.
     pub compression: &'static str,
-    /// SHA-256 of its bytes, in hex.
+    /// SHA-256 of its bytes and of what was read beside it, in hex.
     pub sha256: String,
     /// Size on disk in bytes.
     pub file_bytes: u64,
@@ -415,7 +416,12 @@ pub fn known_source<'a>(store: &'a Store, path: &str) -> Option<&'a SourceEntry>
         let size = source::size_of(path)?;
         sources.iter().any(|source| source.bytes == size).then(|| source::hash_of(path)).flatten()?
     };
-    sources.iter().find(|source| source.sha256 == hash)
+    sources.iter().find(|source| is_same(source, path, &hash))
+}
+
+/// Whether a source is of the file at `path`, which has this hash, and of what stands beside it.
+fn is_same(source: &SourceEntry, path: &str, hash: &str) -> bool {
+    source.own_sha256.as_ref().unwrap_or(&source.sha256) == hash && companions::unchanged(path, &source.companions)
 }
 
 /// The files that the paths and globs name, in order.
@@ -542,7 +548,8 @@ fn join(path: &str, reading: ScopedJoinHandle<'_, Result<Outcome>>) -> Result<Ou
 }
 
 fn summarise(job: &Job, first_request_id: u64, outcome: Outcome, to: &mut Transaction<'_>) -> Result<Summary> {
-    let Outcome { format, compression, sha256, file_bytes, settings, counts, .. } = outcome;
+    let Outcome { format, compression, sha256: own, file_bytes, settings, counts, .. } = outcome;
+    let sha256 = companions::hash(&own, &counts.companions);
     let row: Vec<Cell> = vec![
         job.source_id.into(),
         job.path.as_str().into(),
@@ -560,6 +567,7 @@ fn summarise(job: &Job, first_request_id: u64, outcome: Outcome, to: &mut Transa
         settings.hash_scope.into(),
         settings.id_kind.into(),
         settings.origin.name().into(),
+        companions::listed(&counts.companions).into(),
     ];
     to.append(&canonical::SOURCES, &[batch_of_rows(&canonical::SOURCES, &[row])?])?;
     let log: Vec<Vec<Cell>> = counts.log.iter().map(|entry| entry.cells(job.source_id)).collect();
@@ -571,6 +579,8 @@ fn summarise(job: &Job, first_request_id: u64, outcome: Outcome, to: &mut Transa
         path: job.path.clone(),
         format: format.name.to_owned(),
         sha256: sha256.clone(),
+        own_sha256: (!counts.companions.is_empty()).then_some(own),
+        companions: counts.companions,
         bytes: file_bytes,
         rows_in: counts.rows_in,
         rows_out: counts.rows_out,
@@ -669,7 +679,8 @@ fn refuse_known_sizes(known: &[SourceEntry], jobs: &[Job], options: &Options) ->
     for job in jobs.iter().filter(|job| job.path != "-" && !Path::new(&job.path).is_dir()) {
         if let Some(size) = source::size_of(&job.path)
             && known.iter().any(|source| source.bytes == size)
-            && let Some(same) = source::hash_of(&job.path).and_then(|hash| known.iter().find(|one| one.sha256 == hash))
+            && let Some(hash) = source::hash_of(&job.path)
+            && let Some(same) = known.iter().find(|one| is_same(one, &job.path, &hash))
         {
             return Err(known_already(&job.path, same.id, &same.path));
         }

@@ -34,7 +34,7 @@ use engine::error::{Error, Result};
 use engine::schema::{Table, Type};
 
 pub use check::check;
-pub use manifest::{FileEntry, Manifest, RunEntry, SourceEntry};
+pub use manifest::{Companion, FileEntry, Manifest, RunEntry, SourceEntry};
 pub(crate) use parquet_file::{batches_of, hex};
 pub use transaction::Transaction;
 
@@ -125,6 +125,14 @@ impl Store {
         read_files(table, &self.files(table.name))
     }
 
+    /// As [`Store::read`], batch by batch, so that a table need not fit the memory.
+    ///
+    /// # Errors
+    /// As [`Store::read`], and what `take` returns.
+    pub fn each(&self, table: &'static Table, take: &mut dyn FnMut(RecordBatch) -> Result<()>) -> Result<()> {
+        each_batch(table, &self.files(table.name), take)
+    }
+
     /// All rows of a table of a run, as [`Store::read`].
     ///
     /// # Errors
@@ -149,13 +157,20 @@ impl Store {
 
 fn read_files(table: &'static Table, files: &[PathBuf]) -> Result<Vec<RecordBatch>> {
     let mut all = Vec::new();
+    each_batch(table, files, &mut |batch| {
+        all.push(batch);
+        Ok(())
+    })?;
+    Ok(all)
+}
+
+fn each_batch(table: &'static Table, files: &[PathBuf], take: &mut dyn FnMut(RecordBatch) -> Result<()>) -> Result<()> {
     for file in files {
         for batch in batches_of(file)? {
-            let batch = batch?;
-            all.push(canonical(table, &batch, false).map_err(|error| error.context(file.display()))?);
+            take(canonical(table, &batch?, false).map_err(|error| error.context(file.display()))?)?;
         }
     }
-    Ok(all)
+    Ok(())
 }
 
 /// The batch in the shape of the table: canonical columns first and in order, by name; missing nullable ones as null;

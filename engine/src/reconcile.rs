@@ -11,6 +11,7 @@
 //! | [`toll`] | what the cost engine says for the same model, machine, batch and context |
 //! | [`accesses`] | what warps asked for, what moved, and after how many other sectors one is touched again |
 //! | [`address`] | which KV block an address belongs to |
+//! | [`sequence`] | which numbered messages of an engine never came |
 //! | [`residency`] | what an engine kept and evicted, and what LRU would have under the same capacity |
 //! | [`fit`] | host overhead and factors per booth that captured steps ask for |
 //!
@@ -25,6 +26,7 @@ pub mod kernels;
 pub mod ranges;
 pub mod residency;
 pub mod rules;
+pub mod sequence;
 pub mod tables;
 pub mod toll;
 

@@ -259,7 +259,10 @@ fn cells(table: &Table, at: usize, rows: &[Vec<Cell>]) -> Result<ArrayRef> {
     }
     macro_rules! int {
         ($builder:expr, $kind:ty) => {
-            build!($builder, Cell::Int(value) => <$kind>::try_from(*value).map_err(|_| wrong(&Cell::Int(*value)))?)
+            build!($builder, Cell::Int(value) => <$kind>::try_from(*value).map_err(|_| {
+                let (of, kind) = (format!("`{}.{}`", table.name, column.name), stringify!($kind));
+                Error::data(format!("{of}: expected a whole number that fits {kind}, found {value}"))
+            })?)
         };
     }
     match column.kind {

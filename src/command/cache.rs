@@ -267,7 +267,8 @@ fn sampled(
 pub(super) fn curve(workload: &Workload) -> Result<RecordBatch> {
     let trace = Trace::new(workload);
     let distinct = trace.distinct() as u64;
-    let sizes = if distinct == 0 { Vec::new() } else { curve::sizes((distinct / 1000).max(1), distinct, RUN_PER_DECADE) };
+    let sizes =
+        if distinct == 0 { Vec::new() } else { curve::sizes((distinct / 1000).max(1), distinct, RUN_PER_DECADE) };
     let (curves, bound) = exact(&rules(&["lru,min".to_owned()])?, &trace, &sizes)?;
     let (accesses, scale) = (trace.accesses().len() as u64, Scale::default());
     let frame = Frame { workload: trace.name().to_owned(), accesses, distinct, bound, current: None, scale };

@@ -4,8 +4,9 @@ mod stack;
 
 use std::fmt::Write as _;
 
-use engine::error::{Result, unknown};
 use engine::cache::tiers::PRESETS;
+use engine::error::{Result, unknown};
+use engine::reconcile::tables;
 use engine::replay::DEFINITIONS;
 use engine::serving::RULES;
 use engine::unit::significant;
@@ -19,7 +20,7 @@ use crate::{embedded, ingest};
 /// Arguments of `kvtoll explain`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A metric, policy stack, machine, model, query, format, table, price book or engine
+    /// A metric, policy stack, machine, model, query, format, table, price book, engine or column of `reconcile`
     pub name: String,
     /// The model that a policy stack acts on; see `kvtoll list models`
     #[arg(long, value_name = "MODEL")]
@@ -47,6 +48,7 @@ pub fn run(args: &Args) -> Result<Exit> {
         cache_policy(name),
         cache_preset(name),
         schema::ALL.iter().find(|table| table.name == name).map(|table| super::schema::columns(table)),
+        reconciled(name),
     ]
     .into_iter()
     .flatten()
@@ -69,7 +71,12 @@ fn names() -> impl Iterator<Item = &'static str> {
     let presets =
         presets.chain(embedded::PRICES.iter().map(|(name, _)| *name)).chain(RULES.iter().map(|rules| rules.name));
     let caches = cache::ALL.iter().map(|kind| kind.name).chain(PRESETS.iter().map(|preset| preset.name));
-    metrics.chain(policies).chain(caches).chain(presets).chain(ingest::ALL.iter().map(|format| format.name)).chain(tables)
+    metrics
+        .chain(policies)
+        .chain(caches)
+        .chain(presets)
+        .chain(ingest::ALL.iter().map(|format| format.name))
+        .chain(tables)
 }
 
 fn metric(name: &str) -> Option<String> {
@@ -201,6 +208,18 @@ fn rules(name: &str) -> Option<String> {
         rules.running_requests,
         if rules.prefix_cache { "yes" } else { "no" }
     ))
+}
+
+/// A column of what `kvtoll reconcile` prints, in each part that has it.
+fn reconciled(name: &str) -> Option<String> {
+    let mut text = String::new();
+    for (part, table) in tables::ALL {
+        if let Some(column) = table.column(name) {
+            let unit = if column.unit.is_empty() { String::new() } else { format!(" ({})", column.unit) };
+            let _ = writeln!(text, "column {name}{unit} of `kvtoll reconcile STORE {part}`\n  {}", column.doc);
+        }
+    }
+    (!text.is_empty()).then_some(text)
 }
 
 fn query(name: &str) -> Result<Option<String>> {

@@ -47,15 +47,15 @@ pub struct Args {
     /// The machine that was captured: a preset or TOML file, with variations
     #[arg(long, value_name = "MACHINE")]
     pub machine: Option<String>,
-    /// The KV policy that was captured
-    #[arg(long, value_name = "POLICY", default_value = "full")]
-    pub policy: String,
-    /// Number format of the weights: bf16, fp8 or nvfp4
-    #[arg(long, value_name = "DTYPE", default_value = "bf16")]
-    pub weights: String,
-    /// Accelerators per copy of the model
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub tensor_parallel: u32,
+    /// The KV policy that was captured [default: full]
+    #[arg(long, value_name = "POLICY")]
+    pub policy: Option<String>,
+    /// Number format of the weights: bf16, fp8 or nvfp4 [default: bf16]
+    #[arg(long, value_name = "DTYPE")]
+    pub weights: Option<String>,
+    /// Accelerators per copy of the model [default: 1]
+    #[arg(long, value_name = "N")]
+    pub tensor_parallel: Option<u32>,
     /// Requests that decode together
     #[arg(long, value_name = "N")]
     pub batch: Option<u64>,
@@ -71,9 +71,9 @@ pub struct Args {
     /// Blocks of the replayed caches; if not given, as many as were resident at most
     #[arg(long, value_name = "BLOCKS")]
     pub capacity: Option<u64>,
-    /// Stretches of events in which residency is shown
-    #[arg(long, value_name = "N", default_value_t = 20)]
-    pub buckets: usize,
+    /// Stretches of events in which residency is shown [default: 20]
+    #[arg(long, value_name = "N")]
+    pub buckets: Option<usize>,
     /// Write the fit as a table `[calibrated]`, for `--machine 'h100*calibrated=fit.toml'` or for a machine file
     #[arg(long, value_name = "FILE.toml")]
     pub write_fit: Option<PathBuf>,
@@ -88,6 +88,9 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     pub max_rows: Option<usize>,
 }
+
+/// Stretches of events if nobody says otherwise.
+const BUCKETS: usize = 20;
 
 /// What can be shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -114,10 +117,7 @@ pub enum Part {
 
 /// Runs `kvtoll reconcile`.
 pub fn run(args: &Args) -> Result<Exit> {
-    let format = match (args.format.as_str(), args.output.as_deref().and_then(Path::extension)) {
-        ("auto", Some(extension)) => Format::parse(&extension.to_string_lossy()).unwrap_or(Format::Auto),
-        (name, _) => Format::parse(name)?,
-    };
+    let format = format(args)?;
     check(args)?;
     let store = Store::open(&args.store)?;
     known_source(&store, args)?;
@@ -132,6 +132,65 @@ pub fn run(args: &Args) -> Result<Exit> {
     everything(&store, args, format)
 }
 
+/// The format that is asked for, or that the name of the output file says.
+fn format(args: &Args) -> Result<Format> {
+    let Some(extension) = args.output.as_deref().and_then(Path::extension).filter(|_| args.format == "auto") else {
+        return Format::parse(&args.format);
+    };
+    let extension = extension.to_string_lossy();
+    let found = Format::ALL.iter().find(|(name, format)| *name == extension && *format != Format::Auto);
+    found.map(|(_, format)| *format).ok_or_else(|| {
+        let known = Format::ALL.iter().filter(|(_, format)| *format != Format::Auto).map(|(name, _)| *name);
+        let known: Vec<String> = known.map(|name| format!("`.{name}`")).collect();
+        Error::usage(format!("expected an output file that ends in {}, found `.{extension}`", known.join(", ")))
+            .hint("`--format` writes any of them under any name")
+    })
+}
+
+/// A flag, whether it is given, and the parts that use it.
+type Use = (&'static str, bool, &'static [Part]);
+
+fn uses(args: &Args) -> [Use; 12] {
+    const BOOTHS: &[Part] = &[Part::Booths, Part::Kernels, Part::Ranges, Part::Toll];
+    const MODEL: &[Part] = &[Part::Toll, Part::Fit];
+    const TOLL: &[Part] = &[Part::Toll];
+    [
+        ("--rules", args.rules.is_some(), BOOTHS),
+        ("--model", args.model.is_some(), MODEL),
+        ("--machine", args.machine.is_some(), MODEL),
+        ("--policy", args.policy.is_some(), MODEL),
+        ("--weights", args.weights.is_some(), MODEL),
+        ("--tensor-parallel", args.tensor_parallel.is_some(), MODEL),
+        ("--batch", args.batch.is_some(), TOLL),
+        ("--context", args.context.is_some(), TOLL),
+        ("--tokens", args.tokens.is_some(), TOLL),
+        ("--address-map", args.address_map.is_some(), &[Part::Blocks, Part::BlockUses]),
+        ("--capacity", args.capacity.is_some(), &[Part::Blocks, Part::Residency]),
+        ("--buckets", args.buckets.is_some(), &[Part::Residency]),
+    ]
+}
+
+/// Refuses flags that would change nothing.
+fn check_uses(args: &Args) -> Result<()> {
+    let modelled = args.model.is_some() && args.machine.is_some();
+    for (flag, _, parts) in uses(args).into_iter().filter(|(_, is_given, _)| *is_given) {
+        let names: Vec<String> = parts.iter().map(|part| format!("`{}`", name(*part))).collect();
+        let names = names.join(", ");
+        match args.part {
+            Some(part) if !parts.contains(&part) => {
+                return Err(Error::usage(format!("the part `{}` does not use `{flag}`", name(part)))
+                    .hint(format!("leave it out; used by {names}")));
+            }
+            None if parts.contains(&Part::Toll) && !parts.contains(&Part::Booths) && !modelled => {
+                return Err(Error::usage(format!("expected `--model` and `--machine` with `{flag}`, found not both"))
+                    .hint(format!("what was captured is put beside a model by {names}")));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 /// Looks at what can be wrong without the data.
 fn check(args: &Args) -> Result<()> {
     if args.write_fit.is_some() && args.part.is_some_and(|part| part != Part::Fit) {
@@ -139,7 +198,8 @@ fn check(args: &Args) -> Result<()> {
             Error::usage("`--write-fit` writes what the part `fit` finds").hint("leave the part out, or name `fit`")
         );
     }
-    if args.tokens == Some(0) || args.tensor_parallel == 0 || args.buckets == 0 {
+    check_uses(args)?;
+    if args.tokens == Some(0) || args.tensor_parallel == Some(0) || args.buckets == Some(0) {
         return Err(Error::usage("expected `--tokens`, `--tensor-parallel` and `--buckets` above 0, found 0"));
     }
     rules(args).map(|_| ())
@@ -163,7 +223,12 @@ fn everything(store: &Store, args: &Args, format: Format) -> Result<Exit> {
     let has = |table: &'static Table| -> Result<bool> {
         match args.source {
             Some(_) if table.column("source_id").is_some() => {
-                Ok(rows(store, args, table)?.iter().any(|batch| batch.num_rows() > 0))
+                let mut found = false;
+                each(store, args, table, &mut |batch| {
+                    found |= batch.num_rows() > 0;
+                    Ok(())
+                })?;
+                Ok(found)
             }
             _ => Ok(!store.files(table.name).is_empty()),
         }
@@ -237,7 +302,11 @@ fn show(store: &Store, args: &Args, part: Part) -> Result<RecordBatch> {
             tables::ranges(&found.kernels, &found.booths, &annotated)
         }
         Part::Toll => beside(store, args),
-        Part::Accesses => tables::accesses(&accesses::by_launch(&rows(store, args, &ACCESSES)?)?),
+        Part::Accesses => {
+            let mut sums = accesses::Sums::default();
+            each(store, args, &ACCESSES, &mut |batch| sums.take(&batch))?;
+            tables::accesses(&sums.finish())
+        }
         Part::Blocks => tables::blocks(&stream(store, args)?, args.capacity),
         Part::BlockUses => tables::block_uses(&stream(store, args)?),
         Part::Residency => {
@@ -246,7 +315,7 @@ fn show(store: &Store, args: &Args, part: Part) -> Result<RecordBatch> {
                 let count = events.ignored;
                 talk::note(&format!("{count} events neither store, remove nor clear a block of known hash: left out"));
             }
-            tables::residency(&residency::residency(&events, args.buckets, args.capacity))
+            tables::residency(&residency::residency(&events, args.buckets.unwrap_or(BUCKETS), args.capacity))
         }
         Part::Fit => fitted(store, args),
     }
@@ -254,15 +323,28 @@ fn show(store: &Store, args: &Args, part: Part) -> Result<RecordBatch> {
 
 /// The rows of a table, of the source that is asked for.
 fn rows(store: &Store, args: &Args, table: &'static Table) -> Result<Vec<RecordBatch>> {
-    let batches = store.read(table)?;
-    let Some(source) = args.source else { return Ok(batches) };
-    let of_source = |batch: RecordBatch| {
+    let mut found = Vec::new();
+    each(store, args, table, &mut |batch| {
+        found.push(batch);
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// As [`rows`], batch by batch.
+fn each(
+    store: &Store,
+    args: &Args,
+    table: &'static Table,
+    take: &mut dyn FnMut(RecordBatch) -> Result<()>,
+) -> Result<()> {
+    store.each(table, &mut |batch| {
+        let Some(source) = args.source else { return take(batch) };
         let ids = batch.column_by_name("source_id").and_then(|column| column.as_primitive_opt::<UInt32Type>());
         let ids = ids.ok_or_else(|| Error::data(format!("table `{}` has no `source_id`", table.name)))?;
         let keep = ids.iter().map(|id| id.map(|id| id == source)).collect();
-        Ok(filter_record_batch(&batch, &keep)?)
-    };
-    batches.into_iter().map(of_source).collect()
+        take(filter_record_batch(&batch, &keep)?)
+    })
 }
 
 fn read_text(what: &str, path: &Path) -> Result<String> {
@@ -344,11 +426,16 @@ fn modelled(args: &Args) -> Result<Modelled> {
     };
     let (model, machine) =
         (load_model(&needed("model", &args.model)?)?, load_machine(&needed("machine", &args.machine)?)?);
-    let (stack, dtype) = (Stack::parse(&args.policy)?, dtype(&args.weights)?);
-    let parallel = Parallel { tensor: args.tensor_parallel, instances: 1 };
+    let stack = Stack::parse(args.policy.as_deref().unwrap_or("full"))?;
+    let dtype = dtype(args.weights.as_deref().unwrap_or("bf16"))?;
+    let parallel = Parallel { tensor: tensor_parallel(args), instances: 1 };
     let plan = plan(&model, &shape(&stack, &model)?, &machine, dtype, parallel)?;
-    let name = format!("{} under {} on {} of {}", model.name, stack.name(), args.tensor_parallel, machine.name);
+    let name = format!("{} under {} on {} of {}", model.name, stack.name(), parallel.tensor, machine.name);
     Ok(Modelled { machine, plan, dtype, name })
+}
+
+fn tensor_parallel(args: &Args) -> u32 {
+    args.tensor_parallel.unwrap_or(1)
 }
 
 /// Measured beside modelled.
@@ -378,7 +465,7 @@ fn beside(store: &Store, args: &Args) -> Result<RecordBatch> {
         "per token of {tokens}, beside a decode step of {batch} requests with {context} tokens each: {}",
         model.name
     ));
-    tables::toll(&found.kernels, &found.booths, &step, (tokens, batch, args.tensor_parallel))
+    tables::toll(&found.kernels, &found.booths, &step, (tokens, batch, tensor_parallel(args)))
 }
 
 /// Each step of the capture gives every request a token.
@@ -397,7 +484,8 @@ fn stream(store: &Store, args: &Args) -> Result<address::BlockStream> {
             .hint("give `--address-map FILE.toml`: regions with `base`, `block_tokens` and `layout`"));
     };
     let map = address::parse(&read_text("address map", path)?, &path.to_string_lossy())?;
-    let stream = address::block_stream(&map, &rows(store, args, &ACCESSES)?)?;
+    let mut stream = address::BlockStream::default();
+    each(store, args, &ACCESSES, &mut |batch| stream.take(&map, &batch))?;
     talk::note(&format!("{} sectors lie in the address map, {} do not", stream.mapped, stream.unmapped));
     Ok(stream)
 }

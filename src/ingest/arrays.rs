@@ -49,7 +49,8 @@
 //! whose sizes contradict their shapes or that unpack to more than 1,000 times their size, encrypted or damaged ones,
 //! files outside of the map's folder, and keys that are not named here.
 //!
-//! The hash of the source is the map's own; the hashes of the files it names are in `import_log`.
+//! The hash of the source is that of the map and of the files that it names; these stand in `sources.companions` and, with
+//! their hashes, in `import_log`. They must be regular files below the map's folder; a link may not lead out of it.
 
 mod file;
 
@@ -69,7 +70,7 @@ use self::file::{Array, Format as Numbers};
 use super::recording::{Context, Description};
 use super::rows;
 use super::sink::{Event, Severity, Sink};
-use super::source::{Input, hash_of};
+use super::source::Input;
 use super::{Format, Head, Settings, Sniff};
 
 /// The adapter.
@@ -337,17 +338,30 @@ fn located(folder: &Path, file: &str) -> Result<PathBuf> {
         return Err(Error::data(format!("expected a file below the folder of the map, found `{file}`"))
             .hint("name it relative to the map, without `..`"));
     }
-    Ok(folder.join(file))
+    let path = folder.join(file);
+    let above = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    // Links are followed as long as they stay below the folder; one that leads nowhere is told when it is opened.
+    if let (Ok(real), Ok(above)) = (path.canonicalize(), above.canonicalize())
+        && !real.starts_with(above)
+    {
+        return Err(Error::data(format!(
+            "expected a file below the folder of the map, found `{file}`, a link out of it"
+        ))
+        .hint("copy the file into the folder"));
+    }
+    Ok(path)
 }
 
-/// Logs the hash of each file once.
+/// Logs the hash of each file once; it is part of the source's.
 fn log_files(folder: &Path, arrays: &[Entry], sink: &mut Sink<'_>) -> Result<()> {
     let mut names: Vec<&str> = arrays.iter().map(|entry| entry.file.as_str()).collect();
     names.sort_unstable();
     names.dedup();
     for name in names {
         let path = located(folder, name)?;
-        if let Some(hash) = path.is_file().then(|| hash_of(&path)).flatten() {
+        // A file that is not there is told where it is opened.
+        if path.exists() {
+            let hash = sink.companion(name, &path)?;
             sink.log(ARRAY_FILE, &format!("`{name}` has the SHA-256 {hash}"), None, None);
         }
     }

@@ -57,12 +57,14 @@ pub(super) struct Annotation<'a> {
     pub(super) parent: Option<u64>,
 }
 
-/// Builders of the three tables; ids count from 0 within the source. Kernels and annotations are rows of the file,
-/// counters describe kernels.
+/// Builders of the three tables; ids count from 0 within the source. Kernels and annotations are rows of the file, and
+/// counters describe kernels; or counters are its rows, and kernels what follows from them.
 pub(super) struct Gpu {
     kernels: Kernels,
     annotations: Annotations,
     counters: Counters,
+    /// Whether the rows of the file are counters, and kernels are what they have in common.
+    by_counter: bool,
     /// Bytes of the domains of waiting annotations, and of the texts of waiting counters.
     domains: usize,
     texts: usize,
@@ -71,14 +73,23 @@ pub(super) struct Gpu {
 impl Gpu {
     pub(super) fn new() -> Self {
         let (kernels, annotations, counters) = (Kernels::new(), Annotations::new(), Counters::new());
-        Self { kernels, annotations, counters, domains: 0, texts: 0 }
+        Self { kernels, annotations, counters, by_counter: false, domains: 0, texts: 0 }
+    }
+
+    /// Says whether from here on each row of the file is a counter.
+    pub(super) fn count_by(&mut self, by_counter: bool, sink: &mut Sink<'_>) -> Result<()> {
+        if by_counter != self.by_counter {
+            self.flush(sink)?;
+            self.by_counter = by_counter;
+        }
+        Ok(())
     }
 
     /// Adds a kernel and hands a full batch on; gives its id.
     pub(super) fn push_kernel(&mut self, kernel: &Kernel<'_>, sink: &mut Sink<'_>) -> Result<u64> {
         let id = self.kernels.push(kernel);
         if self.kernels.rows() >= ROWS || self.kernels.name.values_slice().len() >= NAMES {
-            self.kernels.flush(sink)?;
+            self.kernels.flush(self.by_counter, sink)?;
         }
         Ok(id)
     }
@@ -116,14 +127,14 @@ impl Gpu {
             return Ok(());
         }
         self.texts = 0;
-        self.counters.flush(sink)
+        self.counters.flush(self.by_counter, sink)
     }
 
     /// Hands on what is left.
     pub(super) fn flush(&mut self, sink: &mut Sink<'_>) -> Result<()> {
-        self.kernels.flush(sink)?;
+        self.kernels.flush(self.by_counter, sink)?;
         self.annotations.flush(sink)?;
-        self.counters.flush(sink)
+        self.counters.flush(self.by_counter, sink)
     }
 }
 
@@ -194,7 +205,7 @@ impl Kernels {
         id
     }
 
-    fn flush(&mut self, sink: &mut Sink<'_>) -> Result<()> {
+    fn flush(&mut self, by_counter: bool, sink: &mut Sink<'_>) -> Result<()> {
         let source_ids = UInt32Array::from_value(sink.source_id(), self.rows());
         let mut columns: Vec<ArrayRef> = vec![
             Arc::new(source_ids),
@@ -209,7 +220,8 @@ impl Kernels {
         columns.extend(self.shape.each_mut().map(Sparse::finish));
         columns.extend(self.amounts.each_mut().map(Sparse::finish));
         columns.push(self.flops.finish());
-        sink.push(&KERNELS, RecordBatch::try_new(KERNELS.arrow(), columns)?)
+        let batch = RecordBatch::try_new(KERNELS.arrow(), columns)?;
+        if by_counter { sink.push_detail(&KERNELS, batch) } else { sink.push(&KERNELS, batch) }
     }
 }
 
@@ -303,7 +315,7 @@ impl Counters {
         self.text.push_text(value.err());
     }
 
-    fn flush(&mut self, sink: &mut Sink<'_>) -> Result<()> {
+    fn flush(&mut self, by_counter: bool, sink: &mut Sink<'_>) -> Result<()> {
         let source_ids = UInt32Array::from_value(sink.source_id(), self.rows());
         let columns: Vec<ArrayRef> = vec![
             Arc::new(source_ids),
@@ -313,6 +325,7 @@ impl Counters {
             self.value.finish(),
             self.text.finish(),
         ];
-        sink.push_detail(&COUNTERS, RecordBatch::try_new(COUNTERS.arrow(), columns)?)
+        let batch = RecordBatch::try_new(COUNTERS.arrow(), columns)?;
+        if by_counter { sink.push(&COUNTERS, batch) } else { sink.push_detail(&COUNTERS, batch) }
     }
 }

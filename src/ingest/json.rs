@@ -22,8 +22,21 @@ impl<'a> Scan<'a> {
         self.at
     }
 
+    /// Goes back to an earlier offset.
+    pub(super) fn back(&mut self, at: usize) {
+        self.at = self.at.min(at);
+    }
+
     /// The next byte after blanks, if there is one.
+    #[inline]
     pub(super) fn peek(&mut self) -> Option<u8> {
+        match self.line.get(self.at) {
+            Some(byte) if *byte > b' ' => Some(*byte),
+            _ => self.peek_behind_blanks(),
+        }
+    }
+
+    fn peek_behind_blanks(&mut self) -> Option<u8> {
         while let Some(b' ' | b'\t' | b'\r' | b'\n') = self.line.get(self.at) {
             self.at += 1;
         }
@@ -31,6 +44,7 @@ impl<'a> Scan<'a> {
     }
 
     /// Takes `byte` if it is next.
+    #[inline]
     pub(super) fn take(&mut self, byte: u8) -> bool {
         let taken = self.peek() == Some(byte);
         self.at += usize::from(taken);
@@ -38,6 +52,7 @@ impl<'a> Scan<'a> {
     }
 
     /// Takes `byte`; `expected` describes what else might stand there.
+    #[inline]
     pub(super) fn expect(&mut self, byte: u8, expected: &str) -> Result<(), Bad> {
         if self.take(byte) { Ok(()) } else { Err(self.bad("json", expected)) }
     }
@@ -70,6 +85,21 @@ impl<'a> Scan<'a> {
             return Err(self.bad("json", "a key in quotes"));
         }
         let from = self.at;
+        let rest = self.line.get(from + 1..).unwrap_or_default();
+        let length = rest.iter().position(|byte| !PLAIN[usize::from(*byte)]).unwrap_or(rest.len());
+        if let (Some(key), Some(b'"')) = (rest.get(..length), rest.get(length)) {
+            self.at += length + 2;
+            self.expect(b':', "`:`")?;
+            return Ok(key);
+        }
+        let key = self.odd_key()?;
+        self.expect(b':', "`:`")?;
+        Ok(key)
+    }
+
+    /// A key that is no plain ASCII.
+    fn odd_key(&mut self) -> Result<&'a [u8], Bad> {
+        let from = self.at;
         let length = self.line[from + 1..].iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..0x20));
         let key = match length {
             Some(length) if self.line[from + 1 + length] == b'"' => &self.line[from + 1..from + 1 + length],
@@ -85,7 +115,6 @@ impl<'a> Scan<'a> {
         if self.at == from {
             self.at += key.len() + 2;
         }
-        self.expect(b':', "`:`")?;
         Ok(key)
     }
 
@@ -171,6 +200,59 @@ impl<'a> Scan<'a> {
         }
     }
 
+    /// A number of at least zero as all its digits and how many of them stand behind the point, if it is written with at
+    /// most nineteen digits and no exponent; nothing is taken otherwise.
+    pub(super) fn short_decimal(&mut self) -> Option<(u64, u32)> {
+        self.peek();
+        let (mut at, mut value, mut count) = (self.at, 0_u64, 0_u32);
+        let mut run = |at: &mut usize| {
+            let start = *at;
+            while count <= 11
+                && let Some(eight) = self.line.get(*at..*at + 8)
+                && let Ok(eight) = eight.try_into()
+                && let (eight, 8) = digits(u64::from_le_bytes(eight))
+            {
+                value = value * 100_000_000 + eight;
+                (*at, count) = (*at + 8, count + 8);
+            }
+            while let Some(digit @ b'0'..=b'9') = self.line.get(*at)
+                && count < 19
+            {
+                value = value * 10 + u64::from(digit - b'0');
+                (*at, count) = (*at + 1, count + 1);
+            }
+            *at - start
+        };
+        let whole = run(&mut at);
+        let mut decimals = 0;
+        if self.line.get(at) == Some(&b'.') {
+            at += 1;
+            decimals = run(&mut at);
+            if decimals == 0 {
+                return None;
+            }
+        }
+        let leading_zero = whole > 1 && self.line.get(self.at) == Some(&b'0');
+        let goes_on = matches!(self.line.get(at), Some(b'0'..=b'9' | b'.' | b'e' | b'E'));
+        if whole == 0 || leading_zero || goes_on {
+            return None;
+        }
+        self.at = at;
+        Some((value, decimals as u32))
+    }
+
+    /// The one byte that stands in quotes, if it stands for itself; nothing is taken otherwise.
+    pub(super) fn single(&mut self) -> Option<u8> {
+        self.peek();
+        match self.line.get(self.at..self.at + 3)? {
+            [b'"', byte, b'"'] if PLAIN[usize::from(*byte)] => {
+                self.at += 3;
+                Some(*byte)
+            }
+            _ => None,
+        }
+    }
+
     /// A number as it is written.
     pub(super) fn number(&mut self, what: &str) -> Result<&'a [u8], Bad> {
         self.peek();
@@ -247,6 +329,17 @@ impl<'a> Scan<'a> {
     }
 }
 
+/// Bytes that stand for themselves within a string: ASCII but for controls, quotes and backslashes.
+static PLAIN: [bool; 256] = {
+    let mut plain = [false; 256];
+    let mut byte = 0x20;
+    while byte < 0x80 {
+        plain[byte] = byte != b'"' as usize && byte != b'\\' as usize;
+        byte += 1;
+    }
+    plain
+};
+
 /// The digits that eight bytes begin with, as a number, and how many there are. The first byte is the lowest.
 fn digits(word: u64) -> (u64, u32) {
     // A digit becomes 0 to 9. Adding 0x76 then leaves the top bit of its byte clear, and no carry passes over digits, so
@@ -290,6 +383,32 @@ mod tests {
             let count = bytes.iter().take_while(|byte| byte.is_ascii_digit()).count();
             let value = bytes[..count].iter().fold(0, |value, byte| value * 10 + u64::from(byte - b'0'));
             prop_assert_eq!(digits(u64::from_le_bytes(bytes)), (value, count as u32));
+        }
+
+        /// A short decimal is the number that is written; what is longer, or no such number, is left alone.
+        #[test]
+        fn short_decimals_are_what_is_written(text in "[0-9]{0,21}(\\.[0-9]{0,9})?([eE][0-9])?", rest in "[,} ]?") {
+            let line = format!(" {text}{rest}");
+            let mut scan = Scan::new(line.as_bytes());
+            let (whole, below) = text.split_once('.').unwrap_or((&text, "0"));
+            let plain = [whole, below].iter().all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()));
+            let digits = text.bytes().filter(u8::is_ascii_digit).count();
+            let good = plain && digits <= 19 && (whole.len() == 1 || !whole.starts_with('0'));
+            let expected = good.then(|| (text.replace('.', "").parse::<u64>().unwrap(), (digits - whole.len()) as u32));
+            prop_assert_eq!(scan.short_decimal(), expected);
+            prop_assert_eq!(scan.at(), 1 + if good { text.len() } else { 0 });
+        }
+
+        /// Keys come back, whatever is in them; those with escapes as they are written, in quotes.
+        #[test]
+        fn keys_come_back(key in "\\PC{0,12}") {
+            let written = serde_json::to_string(&key).unwrap();
+            let line = format!("{written} : 1");
+            let mut scan = Scan::new(line.as_bytes());
+            let found = scan.key().unwrap();
+            let plain = written.len() == key.len() + 2;
+            prop_assert_eq!(found, if plain { key.as_bytes() } else { written.as_bytes() });
+            prop_assert_eq!(scan.whole("x").unwrap(), 1);
         }
 
         /// Lists of any numbers in any layout come back.

@@ -29,10 +29,12 @@
 //!   word. What happens on a device and is no kernel (`gpu_user_annotation`, `cuda_sync`) has no process and thread, but
 //!   the domain `device 0 stream 7`; elsewhere the domain is a `pid` that is a word.
 //! * Flow events repeat what correlations say, and metadata name processes, threads and programs: they are counted, and
-//!   not stored. Of what stands beside the events (host, user, job, log lines, process groups) only the base is read.
+//!   not stored. Of what stands beside the events (host, user, job, log lines, process groups) only the base is read, and
+//!   of `deviceProperties` name, memory, multiprocessors and compute capability enter the log.
 //!   Names of Python functions lose the folders of their file; arguments that no column has are not stored.
 //!
-//! Events are in no order. Refused, event by event: a range without `name` or `ts`, a broken number, a negative duration,
+//! A value that its column cannot hold (a device of -1, a stream that is a word) is unknown and counted in the log; nothing
+//! takes its place. Events are in no order. Refused, event by event: a range without `name` or `ts`, a broken number, a negative duration,
 //! broken JSON; reading goes on at the next event.
 
 use std::collections::VecDeque;
@@ -53,9 +55,10 @@ use super::walk;
 use super::{Format, Head, Origin, Settings, Sniff};
 
 mod base;
+mod devices;
 mod event;
 
-use event::{Event, Id};
+use event::{COLUMNS, CORRELATION, DEVICE, Event, Id, STREAM};
 
 /// The adapter.
 pub(super) static FORMAT: Format = Format {
@@ -90,11 +93,28 @@ const OTHER: Kind = Kind {
     advice: Some("only ranges (`X`) and instants (`i`) are stored"),
 };
 const ODD: Kind = Kind { severity: Severity::Notice, code: "odd_value", advice: Some("the value is unknown") };
+/// What is told of values besides those of [`COLUMNS`].
+const NOTES: [&str; 6] = [
+    "the device of a kernel is not known: it has no argument `device`, and its `pid` is no number below 2^32",
+    "the stream of a kernel is not known: it has no argument `stream`, and its `tid` is no number",
+    "the device of a range on a device is not known: it has no argument `device`, and its `pid` is no number below 2^32",
+    "a negative `pid` is no process: the process is unknown",
+    "a negative `tid` beyond 32 bits is no thread: the thread is unknown",
+    "a `pid` of more than 200 bytes was cut as a domain",
+];
+const NO_DEVICE: usize = 0;
+const NO_STREAM: usize = 1;
+const NO_RANGE_DEVICE: usize = 2;
+const NEGATIVE_PROCESS: usize = 3;
+const NEGATIVE_THREAD: usize = 4;
+const LONG_WORD: usize = 5;
+
 const LAUNCH: Kind = Kind {
     severity: Severity::Info,
     code: "launch_elsewhere",
     advice: Some("`correlation` may still join the kernel with a launch that stands elsewhere"),
 };
+const DEVICES: Kind = Kind { severity: Severity::Info, code: "device_properties", advice: None };
 const BASE: Kind = Kind { severity: Severity::Info, code: "base_time", advice: None };
 const NO_BASE: Kind = Kind {
     severity: Severity::Notice,
@@ -179,7 +199,10 @@ struct Reader<'i> {
     others: Count,
     rounded: Count,
     without_launch: u64,
-    odd: Vec<(&'static str, Count)>,
+    /// By [`COLUMNS`], of kernels and of other events.
+    odd: [[Count; COLUMNS.len()]; 2],
+    /// Other values that were changed or left out, by what happened.
+    notes: [Count; NOTES.len()],
     unknown: Vec<(Vec<u8>, Count)>,
     unknown_more: Count,
 }
@@ -201,12 +224,12 @@ fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
     let lines = rows::lines(path, body)?;
     let mut reader = Reader::new(path, options.time_unit.unwrap_or(TimeUnit::Us));
     let mut elements = Elements::new(path, lines, b"traceEvents", b"\"ph\"")?;
-    let mut stated = None;
+    let (mut stated, mut properties) = (None, Vec::new());
     loop {
-        let next = elements.next(&mut |key, value, _| {
-            if key == b"baseTimeNanoseconds" {
-                stated = base::number(value);
-            }
+        let next = elements.next(&mut |key, value, _| match key {
+            b"baseTimeNanoseconds" => stated = base::number(value),
+            b"deviceProperties" => properties.extend(devices::described(value)),
+            _ => {}
         })?;
         match next {
             Next::End => break,
@@ -219,6 +242,9 @@ fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
                 reader.element(&mut elements, sink)?;
             }
         }
+    }
+    for device in &properties {
+        sink.log(DEVICES, device, None, None);
     }
     reader.finish(sink)?;
     Ok(reader.settings(stated, options.time_unit.is_some(), sink))
@@ -243,7 +269,8 @@ impl<'i> Reader<'i> {
             others: Count::default(),
             rounded: Count::default(),
             without_launch: 0,
-            odd: Vec::new(),
+            odd: Default::default(),
+            notes: Default::default(),
             unknown: Vec::new(),
             unknown_more: Count::default(),
         }
@@ -295,12 +322,19 @@ impl<'i> Reader<'i> {
         for (key, _) in &event.unknown {
             self.unknown_key(key, elements);
         }
-        sink.found(1);
+        if event.more_unknown {
+            self.unknown_more.add(elements);
+        }
         let instant = event.phase != b'X';
         let duration_ns = if instant { Some(0) } else { event.duration.map(|(ns, _)| ns) };
+        if start_ns.checked_add(duration_ns.unwrap_or(0)).is_none() {
+            let expected = "`ts` and `dur` of an event that ends below 2^63 nanoseconds";
+            return Ok(Some(bad_at(elements.window(), 0, "out_of_range", expected)));
+        }
+        sink.found(1);
         match category(event, instant) {
             (Some(category), _) => self.kernel(category, event, (start_ns, duration_ns), elements),
-            (None, word) => self.annotation(word, event, (start_ns, duration_ns), sink)?,
+            (None, word) => self.annotation(word, event, (start_ns, duration_ns), elements, sink)?,
         }
         let long = self.waiting.back().is_some_and(|last| last.name.len() >= LONG);
         self.release(if long { u64::MAX } else { self.events }, sink)?;
@@ -343,11 +377,13 @@ impl<'i> Reader<'i> {
         (start_ns, duration_ns): (i64, Option<i64>),
         elements: &Elements<'_>,
     ) {
-        if let Some(key) = event.odd {
-            match self.odd.iter_mut().find(|(known, _)| *known == key) {
-                Some((_, count)) => count.add(elements),
-                None => self.odd.push((key, Count { count: 1, first: Some(elements.here()) })),
-            }
+        self.note_odd(event, true, elements);
+        let (device, stream) = (device_of(event), stream_of(event));
+        if device.is_none() && !event.is_odd(DEVICE) {
+            self.notes[NO_DEVICE].add(elements);
+        }
+        if stream.is_none() && !event.is_odd(STREAM) {
+            self.notes[NO_STREAM].add(elements);
         }
         let mut name = self.names.pop().unwrap_or_default();
         name.clear();
@@ -359,19 +395,50 @@ impl<'i> Reader<'i> {
             start_ns: Some(start_ns),
             duration_ns,
             process: launch.and_then(|launch| launch.process),
-            device: event.device.or(number(&event.process)).and_then(|device| u32::try_from(device).ok()),
-            stream: event.stream.or(number(&event.thread)),
+            device,
+            stream,
             correlation: event.correlation,
             launch_ns: launch.map(|launch| launch.start_ns),
             bytes: event.bytes,
             copy_kind,
             grid: event.grid,
             block: event.block,
-            registers: event.registers.and_then(|registers| u32::try_from(registers).ok()),
+            registers: event.registers,
             shared_bytes: event.shared,
             ..Kernel::default()
         };
         self.waiting.push_back(Waiting { kernel, name, event: self.events, launched: launch.is_some() });
+    }
+
+    /// Counts the arguments that their columns cannot hold. Operators use most of these words in other ways.
+    fn note_odd(&mut self, event: &Event<'_>, is_kernel: bool, elements: &Elements<'_>) {
+        if !event.has_odd() {
+            return;
+        }
+        let on_device = is_kernel || is_on_device(event);
+        for (column, count) in self.odd[usize::from(!is_kernel)].iter_mut().enumerate() {
+            let is_kept = is_kernel || column == CORRELATION || on_device && [DEVICE, STREAM].contains(&column);
+            if is_kept && event.is_odd(column) {
+                count.add(elements);
+            }
+        }
+    }
+
+    /// Process, thread and domain of an event that lies on a device: `device 0 stream 7`, in [`Reader::domain`]. As the
+    /// file has it, the process of what lies on a device is the device.
+    fn on_device(&mut self, event: &Event<'_>, elements: &Elements<'_>) -> Option<u64> {
+        self.domain.clear();
+        let (device, stream) = (device_of(event), stream_of(event));
+        if let Some(device) = device {
+            let _ = write!(self.domain, "device {device}");
+        } else if !event.is_odd(DEVICE) {
+            self.notes[NO_RANGE_DEVICE].add(elements);
+        }
+        if let Some(stream) = stream {
+            let gap = if device.is_some() { " " } else { "" };
+            let _ = write!(self.domain, "{gap}stream {stream}");
+        }
+        device.map(u64::from)
     }
 
     fn annotation(
@@ -379,22 +446,30 @@ impl<'i> Reader<'i> {
         word: &str,
         event: &Event<'_>,
         (start_ns, duration_ns): (i64, Option<i64>),
+        elements: &Elements<'_>,
         sink: &mut Sink<'_>,
     ) -> Result<()> {
         let name = event.name.as_deref().unwrap_or_default();
-        let on_device = is_on_device(event);
+        self.note_odd(event, false, elements);
         let (mut process, mut thread, mut domain) = (number(&event.process), thread_of(&event.thread), None);
-        if on_device {
-            self.domain.clear();
-            let device = event.device.or(process).unwrap_or_default();
-            let stream = event.stream.or(number(&event.thread)).unwrap_or_default();
-            let _ = write!(self.domain, "device {device} stream {stream}");
-            // As the file has it: the process of what lies on a device is the device.
-            (process, thread, domain) = (Some(device), None, Some(self.domain.as_str()));
-        } else if let Id::Text(text) = &event.process
-            && !text.is_empty()
-        {
-            domain = text.get(..text.floor_char_boundary(WORD));
+        if is_on_device(event) {
+            (process, thread) = (self.on_device(event, elements), None);
+            domain = Some(self.domain.as_str()).filter(|domain| !domain.is_empty());
+        } else {
+            if matches!(event.process, Id::Negative(_)) {
+                self.notes[NEGATIVE_PROCESS].add(elements);
+            }
+            if thread.is_none() && matches!(event.thread, Id::Negative(_)) {
+                self.notes[NEGATIVE_THREAD].add(elements);
+            }
+            if let Id::Text(text) = &event.process
+                && !text.is_empty()
+            {
+                if text.len() > WORD {
+                    self.notes[LONG_WORD].add(elements);
+                }
+                domain = text.get(..text.floor_char_boundary(WORD));
+            }
         }
         let annotation = Annotation {
             name: if event.category == "python_function" { without_folders(name) } else { name },
@@ -453,8 +528,14 @@ impl<'i> Reader<'i> {
         self.metadata.log(sink, METADATA, "names of processes and threads were not stored");
         self.others.log(sink, OTHER, "an event that is neither range nor instant was not stored");
         self.rounded.log(sink, ROUNDED, "a timestamp was rounded to the nanosecond");
-        for (key, count) in &self.odd {
-            count.log(sink, ODD, &format!("`{key}` of a kernel is not what it should be: a number of at least zero"));
+        for (counts, what) in self.odd.iter().zip(["a kernel", "another event"]) {
+            for (column, count) in COLUMNS.iter().zip(counts) {
+                let message = format!("`{column}` of {what} is not what it should be: {}", expected_of(column));
+                count.log(sink, ODD, &message);
+            }
+        }
+        for (message, count) in NOTES.iter().zip(&self.notes) {
+            count.log(sink, ODD, message);
         }
         for (key, count) in &self.unknown {
             count.log(sink, UNKNOWN_KEY, &format!("the key {} is not part of the format", quoted(key)));
@@ -513,15 +594,38 @@ fn is_on_device(event: &Event<'_>) -> bool {
     event.category.starts_with("gpu_") || event.category == "cuda_sync"
 }
 
+/// What one of [`COLUMNS`] holds.
+fn expected_of(column: &str) -> &'static str {
+    match column {
+        "grid" | "block" => "three numbers from 0 to 2^32 - 1",
+        "device" | "registers per thread" => "a number from 0 to 2^32 - 1",
+        _ => "a number from 0 to 2^64 - 1",
+    }
+}
+
+/// The device of an event by its argument, or by `pid` where it has none. One that its column cannot hold, such as -1, is
+/// unknown.
+fn device_of(event: &Event<'_>) -> Option<u32> {
+    if event.is_odd(DEVICE) {
+        return None;
+    }
+    event.device.or_else(|| number(&event.process).and_then(|device| u32::try_from(device).ok()))
+}
+
+/// As [`device_of`], for streams and `tid`.
+fn stream_of(event: &Event<'_>) -> Option<u64> {
+    if event.is_odd(STREAM) { None } else { event.stream.or(number(&event.thread)) }
+}
+
 fn number(id: &Id<'_>) -> Option<u64> {
     if let Id::Number(number) = id { Some(*number) } else { None }
 }
 
-/// A thread keeps its identity where it was written as a negative number.
+/// A thread keeps its identity where its 32 bits were written as a negative number.
 fn thread_of(id: &Id<'_>) -> Option<u64> {
     match id {
         Id::Number(number) => Some(*number),
-        Id::Negative(number) => u32::try_from(number.rem_euclid(1 << 32)).ok().map(u64::from),
+        Id::Negative(number) => i32::try_from(*number).ok().map(|number| u64::from(number.cast_unsigned())),
         Id::None | Id::Text(_) => None,
     }
 }

@@ -23,8 +23,8 @@
 //! * dense and `per_sequence`: an operation by the layer's name, of so many tokens or requests.
 //! * moe: the experts that were hit, which is what `distribution` then says.
 //! * skew: `n` decoding requests of which `nb` have `kv_big` tokens and the others `kvs`. Three times were measured: with
-//!   all at the mean, with all at the longest, and as it was. They become three rows, so that such a row counts three
-//!   times; `regime`, `ratio`, `skew` and `alpha` follow from the others.
+//!   all at the mean, with all at the longest, and as it was. They become three rows of `op_timings`; in the
+//!   counts of rows such a row is one. `regime`, `ratio`, `skew` and `alpha` follow from the others.
 //!
 //! Refused, row by row: too few or too many cells, broken or negative numbers, a time of zero, an attention row without
 //! work, a skewed row whose lengths do not give its mean.
@@ -171,12 +171,14 @@ impl Place {
 fn place(path: &str, sink: &mut Sink<'_>) -> Result<Place> {
     let folder = Path::new(path).parent().map(Path::to_owned).unwrap_or_default();
     let above = folder.parent().map(Path::to_owned);
-    let known = [Some(folder.clone()), above].into_iter().flatten().map(|folder| folder.join("meta.yaml"));
-    let Some(file) = known.into_iter().find(|file| file.is_file()) else {
+    let known = [(Some(folder.clone()), "meta.yaml"), (above, "../meta.yaml")];
+    let mut known = known.into_iter().filter_map(|(folder, name)| Some((folder?.join("meta.yaml"), name)));
+    let Some((file, name)) = known.find(|(file, _)| file.is_file()) else {
         return Err(Error::data(format!("expected `meta.yaml` beside `{path}` or one folder above, found none"))
             .hint("it names the device; keep the profile's folder as it is"));
     };
     let meta = meta(&file)?;
+    sink.companion(name, &file)?;
     let degree = folder.file_name().and_then(|name| name.to_str()?.strip_prefix("tp")?.parse::<u32>().ok());
     let only = if let [degree] = meta.tp_degrees[..] { Some(degree) } else { None };
     let tensor_parallel = degree.or(only).filter(|degree| *degree > 0);
@@ -227,8 +229,11 @@ fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
         };
         match layout.measured(line.bytes, &place) {
             Ok(found) => {
-                sink.found(found.len() as u64);
-                found.iter().try_for_each(|op| ops.push(op, sink))?;
+                sink.found(1);
+                let mut found = found.iter();
+                found.next().map_or(Ok(()), |op| ops.push(op, sink))?;
+                // The other times of a skewed row describe the same row of the file.
+                found.try_for_each(|op| ops.push_detail(op, sink))?;
             }
             Err(bad) => {
                 sink.found(1);

@@ -10,8 +10,9 @@
 //! "0","3628380",...,"7","304.00",...,"7,552.00",...
 //! ```
 //!
-//! A row is a launch: one line of a wide file, the lines that follow each other with one ID of a long one. Each launch is
-//! a row of `kernels`, each metric one of `counters`, in base units: byte, ns, hertz. Numbers lose their thousands
+//! A row is a line: a launch of a wide file, a metric of a long one, where the lines that follow each other with one ID are
+//! one launch. Each launch is a row of `kernels`, each metric one of `counters`, in base units: byte, ns, hertz. A metric
+//! that stands twice for one launch is counted in the log; the first one enters `kernels`. Numbers lose their thousands
 //! separators; what is no number (`n/a`, a list) is kept as text. Time, DRAM bytes, bytes between L1 and L2, registers
 //! and shared memory also enter `kernels`, where a metric that is known by name counts them. Floating-point operations do
 //! not: no one counter has those of tensor cores.
@@ -19,8 +20,10 @@
 //! Whatever does not begin with a quote is what the program or the profiler printed, and is counted but not kept, as are
 //! the names of process and host: a bad row is shown without them. A header may come again, as in joined files.
 //!
-//! Refused, row by row: broken quotes, wrong numbers of cells, a launch without a kernel's name, broken numbers of
+//! Refused as a whole: a header that has a column of a launch twice. Refused, row by row: broken quotes, wrong numbers of cells, a launch without a kernel's name, broken numbers of
 //! process, stream, device, grid or block.
+
+use std::collections::HashSet;
 
 use engine::error::{Error, Result};
 
@@ -61,6 +64,12 @@ const AGAIN: Event = Event {
     severity: Severity::Notice,
     code: "launch_again",
     advice: Some("the lines of a launch should follow each other: counters of one launch are now at two kernels"),
+};
+
+const METRIC_AGAIN: Event = Event {
+    severity: Severity::Notice,
+    code: "counter_again",
+    advice: Some("each is in `counters`; where the kernel has a column for it, the first one counts"),
 };
 
 /// Names of columns that describe a launch and are no metrics.
@@ -119,6 +128,8 @@ struct Layout {
     metric: Option<[usize; 3]>,
     /// The metrics of a wide file.
     wide: Vec<usize>,
+    /// Of these, the ones whose name stands before.
+    again: HashSet<usize>,
     /// Their units, once they are known.
     units: Option<Vec<String>>,
     private: Vec<usize>,
@@ -137,6 +148,13 @@ impl Layout {
             Some(_) => Vec::new(),
             None => (0..names.len()).filter(|at| names.get(*at).is_some_and(|name| is_metric(name))).collect(),
         };
+        let mut known = HashSet::new();
+        let twice: Vec<usize> =
+            (0..names.len()).filter(|at| names.get(*at).is_some_and(|n| !known.insert(n))).collect();
+        if let Some(name) = twice.iter().filter_map(|at| names.get(*at)).find(|name| !is_metric(name)) {
+            let found = format!("{} twice", named(name.as_bytes()));
+            return Err(Bad { at: 0, code: "duplicate_column", expected: "each column once".to_owned(), found });
+        }
         for name in &names {
             if PRIVATE_COLUMNS.contains(&name.as_str()) {
                 sink.log(PRIVATE, &format!("the column `{name}` is not stored"), None, None);
@@ -147,7 +165,8 @@ impl Layout {
             }
         }
         let private = PRIVATE_COLUMNS.iter().filter_map(|name| at(name)).collect();
-        Ok(Self { launch: LAUNCH.map(at), metric, wide, units: None, private, names })
+        let again = twice.into_iter().collect();
+        Ok(Self { launch: LAUNCH.map(at), metric, wide, again, units: None, private, names })
     }
 
     fn at(&self, name: &str) -> Option<usize> {
@@ -194,6 +213,8 @@ struct Pending {
     id: String,
     name: String,
     kernel: Kernel<'static>,
+    /// Its metrics so far.
+    seen: HashSet<String>,
 }
 
 struct Reader {
@@ -211,6 +232,7 @@ impl Reader {
             self.end_launch(sink)?;
             let layout = Layout::new(line.bytes, sink)
                 .map_err(|bad| Error::data(Problem::in_line(path, line.bytes, line.number, line.offset, bad).shown))?;
+            self.gpu.count_by(layout.metric.is_some(), sink)?;
             self.layout = Some(layout);
             return Ok(());
         }
@@ -279,7 +301,7 @@ impl Reader {
         for at in &layout.wide {
             let (Some(metric), Some(text)) = (layout.names.get(*at), row.text(Some(*at))) else { continue };
             let unit = layout.units.as_ref().and_then(|units| units.get(*at)).map_or("", String::as_str);
-            self.metric(&mut kernel, (metric, unit, text), line, sink)?;
+            self.metric(&mut kernel, (metric, unit, text), layout.again.contains(at), line, sink)?;
         }
         sink.found(1);
         self.gpu.push_kernel(&Kernel { name, ..kernel }, sink)?;
@@ -312,7 +334,8 @@ impl Reader {
                 }
                 self.latest = Some((kernel.process, number));
             }
-            self.pending = Some(Pending { id: id.to_owned(), name: name.to_owned(), kernel });
+            let (id, name) = (id.to_owned(), name.to_owned());
+            self.pending = Some(Pending { id, name, kernel, seen: HashSet::new() });
         }
         let Some(metric) = row.text(Some(metric)) else {
             sink.log(RULE, "a line without a metric was skipped", Some(line.number), Some(line.offset));
@@ -321,21 +344,27 @@ impl Reader {
         let (unit, text) = (row.text(Some(unit)).unwrap_or_default(), row.text(Some(value)));
         // A metric without a value is a counter that is not known.
         if let Some(mut pending) = self.pending.take() {
-            let pushed = self.metric(&mut pending.kernel, (metric, unit, text.unwrap_or_default()), line, sink);
+            let again = !pending.seen.insert(metric.to_owned());
+            let pushed = self.metric(&mut pending.kernel, (metric, unit, text.unwrap_or_default()), again, line, sink);
             self.pending = Some(pending);
+            sink.found(1);
             pushed?;
         }
         Ok(Ok(()))
     }
 
-    /// Adds a metric, by name, unit and value, to the kernel that comes next.
+    /// Adds a metric, by name, unit and value, to the kernel that comes next; it may be there already.
     fn metric(
         &mut self,
         kernel: &mut Kernel<'static>,
         (metric, unit, text): (&str, &str, &str),
+        again: bool,
         line: Line<'_>,
         sink: &mut Sink<'_>,
     ) -> Result<()> {
+        if again {
+            sink.log(METRIC_AGAIN, "a metric stands twice for one launch", Some(line.number), Some(line.offset));
+        }
         let (base, power) = base_unit(unit);
         let id = self.gpu.next_kernel();
         let shown = Some(base.as_str()).filter(|base| !base.is_empty());
@@ -350,7 +379,7 @@ impl Reader {
             let message = format!("the unit `{unit}` was turned into `{base}`");
             sink.log(SCALED, &message, Some(line.number), Some(line.offset));
         }
-        if let Some((whole, _)) = decimal_ns(scaled.as_bytes(), TimeUnit::Ns) {
+        if let Some((whole, _)) = decimal_ns(scaled.as_bytes(), TimeUnit::Ns).filter(|_| !again) {
             note(kernel, metric, &base, whole);
         }
         self.gpu.push_counter(id, metric, shown, Ok(value), sink)
@@ -358,7 +387,6 @@ impl Reader {
 
     fn end_launch(&mut self, sink: &mut Sink<'_>) -> Result<()> {
         if let Some(Pending { name, kernel, .. }) = self.pending.take() {
-            sink.found(1);
             self.gpu.push_kernel(&Kernel { name: &name, ..kernel }, sink)?;
         }
         Ok(())

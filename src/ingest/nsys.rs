@@ -14,8 +14,8 @@
 //! Tables exist where something was captured, perhaps with `_V2` and the like behind the name. Columns are found by name,
 //! and those that an older export lacks are unknown. Names are texts by number. Instants count from the start of the
 //! session; where that is known, they are moved to the Unix epoch. A process is bits 24 to 47 of a global id, a thread
-//! bits 0 to 23. Correlations are unique within a process only: a kernel's launch is looked up by both, on disk, so that
-//! memory does not grow with the capture.
+//! bits 0 to 23, and the bits above tell machines apart. Correlations are unique within a process of a machine only: a
+//! kernel's launch is looked up by all of these, on disk, so that memory does not grow with the capture.
 //!
 //! Kernels, copies, fills and whole graphs become `kernels`; calls of the runtime and NVTX ranges become `annotations`.
 //! Other tables of events are logged and not read. Nothing is read of processes, threads, hosts, users, command lines and
@@ -72,6 +72,11 @@ const NO_NAME: Event = Event { severity: Severity::Notice, code: "name_unknown",
 const UNNAMED_RANGE: Event = Event { severity: Severity::Info, code: "no_range", advice: None };
 const NO_WALL_TIME: Event =
     Event { severity: Severity::Info, code: "no_session_start", advice: Some("instants count from the session") };
+const SEVERAL_HOSTS: Event = Event {
+    severity: Severity::Notice,
+    code: "several_hosts",
+    advice: Some("launches are found by the whole id; export the machines apart to tell their processes apart"),
+};
 const LONG_NAMES: Event = Event { severity: Severity::Info, code: "domain_forgotten", advice: None };
 
 const KERNEL: &str = "CUPTI_ACTIVITY_KIND_KERNEL";
@@ -135,7 +140,8 @@ pub(super) fn read(path: &str, tables: &mut dyn Tables, sink: &mut Sink<'_>) -> 
     let epoch = session_start(tables, sink)?;
     let scratch = Scratch::new()?;
     scratch.fill(tables)?;
-    let context = Context { path, epoch: epoch.unwrap_or(0), gpu: Gpu::new(), names: Names::new(&scratch.0)? };
+    let (gpu, names) = (Gpu::new(), Names::new(&scratch.0)?);
+    let context = Context { path, epoch: epoch.unwrap_or(0), gpu, names, hosts: Hosts::default() };
     let mut reader = Reader { context, scratch: &scratch.0 };
     let names = tables.names().to_vec();
     let of = |base: &'static str| names.iter().filter(move |name| is_table(name, base));
@@ -292,6 +298,21 @@ struct Fault {
     found: String,
 }
 
+/// What a global id says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Ids {
+    process: Option<u64>,
+    thread: Option<u64>,
+    /// All bits above those of the thread: processes of different machines may have one number. -1 without an id.
+    key: i64,
+}
+
+impl Default for Ids {
+    fn default() -> Self {
+        Self { process: None, thread: None, key: -1 }
+    }
+}
+
 /// A row by names of columns.
 struct Row<'r> {
     columns: &'static [&'static str],
@@ -354,10 +375,12 @@ impl<'r> Row<'r> {
         }
     }
 
-    /// Process and thread of a global id; the pattern of bits counts, whatever its sign.
-    fn ids(&self, column: &'static str) -> Found<(Option<u64>, Option<u64>)> {
-        let id = self.int(column)?.map(|id| id as u64);
-        Ok((id.map(|id| (id >> 24) & 0xff_ffff), id.map(|id| id & 0xff_ffff)))
+    /// Process and thread of a global id.
+    fn ids(&self, column: &'static str) -> Found<Ids> {
+        let Some(id) = self.int(column)? else { return Ok(Ids::default()) };
+        // The pattern of bits counts, whatever its sign.
+        let id = id as u64;
+        Ok(Ids { process: Some((id >> 24) & 0xff_ffff), thread: Some(id & 0xff_ffff), key: (id >> 24) as i64 })
     }
 
     /// A number that joins rows; CUPTI gives 0 to none.
@@ -432,6 +455,23 @@ struct Context<'c> {
     epoch: i64,
     gpu: Gpu,
     names: Names<'c>,
+    hosts: Hosts,
+}
+
+/// The machines of a capture, by the bits above those of the process.
+#[derive(Default)]
+struct Hosts {
+    first: Option<i64>,
+}
+
+impl Hosts {
+    fn note(&mut self, key: i64, number: u64, sink: &mut Sink<'_>) {
+        let host = key >> 24;
+        if key >= 0 && *self.first.get_or_insert(host) != host {
+            let message = "a row is of another machine or container than the first: `process` may mean two processes";
+            sink.log(SEVERAL_HOSTS, message, Some(number), None);
+        }
+    }
 }
 
 struct Reader<'c> {
@@ -499,12 +539,12 @@ impl Reader<'_> {
             let row = Row { columns: CALL, values };
             let parsed =
                 (|| Ok((row.times(context.epoch)?, row.ids("globalTid")?, row.correlation()?, row.int("nameId")?)))();
-            let ((start, duration), (process, thread), correlation, name) = match parsed {
+            let ((start, duration), ids, correlation, name) = match parsed {
                 Ok(parsed) => parsed,
                 Err(fault) => return context.reject(table, number, &row, fault, sink),
             };
             if let Some(correlation) = correlation {
-                let key = params![process.map_or(-1, |id| id as i64), correlation as i64, start];
+                let key = params![ids.key, correlation as i64, start];
                 insert.execute(key).map_err(|error| scratch_error(&error))?;
             }
             let name = context.name(name, sink)?;
@@ -513,11 +553,12 @@ impl Reader<'_> {
                 category: "runtime",
                 start_ns: Some(start),
                 duration_ns: duration,
-                process,
-                thread,
+                process: ids.process,
+                thread: ids.thread,
                 correlation,
                 ..Annotation::default()
             };
+            context.hosts.note(ids.key, number, sink);
             sink.found(1);
             context.gpu.push_annotation(&call, sink).map(drop)
         })
@@ -531,7 +572,7 @@ impl Reader<'_> {
         let mut launch = scratch.prepare(sql).map_err(|error| scratch_error(&error))?;
         tables.each(table, WORK, &mut |number, values| {
             let row = Row { columns: WORK, values };
-            let (mut kernel, name) = match work(&row, kind, context.epoch) {
+            let (mut kernel, name, key) = match work(&row, kind, context.epoch) {
                 Ok(parsed) => parsed,
                 Err(fault) => return context.reject(table, number, &row, fault, sink),
             };
@@ -540,10 +581,10 @@ impl Reader<'_> {
                 Name::Of(id) => context.name(id, sink)?,
             };
             if let Some(correlation) = kernel.correlation {
-                let key = params![kernel.process.map_or(-1, |id| id as i64), correlation as i64];
-                let found = launch.query_row(key, |row| row.get(0)).optional();
+                let found = launch.query_row(params![key, correlation as i64], |row| row.get(0)).optional();
                 kernel.launch_ns = found.map_err(|error| scratch_error(&error))?;
             }
+            context.hosts.note(key, number, sink);
             if kernel.launch_ns.is_none() {
                 let message = format!("the launch of a row of `{table}` was not captured");
                 sink.log(NO_LAUNCH, &message, Some(number), None);
@@ -573,7 +614,9 @@ impl Reader<'_> {
                 Name::Of(Some(id)) => context.name(Some(id), sink)?,
                 Name::Of(None) => "".into(),
             };
-            let key = row.int("domainId").ok().flatten().map(|domain| (range.process, domain));
+            let ids = row.ids("globalTid").unwrap_or_default();
+            let key = row.int("domainId").ok().flatten().map(|domain| (ids.key, domain));
+            context.hosts.note(ids.key, number, sink);
             let domain = key.and_then(|key| domains.get(&key)).map(String::as_str);
             sink.found(1);
             context.gpu.push_annotation(&Annotation { name: &name, domain, ..range }, sink).map(drop)
@@ -586,7 +629,7 @@ impl Reader<'_> {
         tables: &mut dyn Tables,
         table: &str,
         sink: &mut Sink<'_>,
-    ) -> Result<HashMap<(Option<u64>, i64), String>> {
+    ) -> Result<HashMap<(i64, i64), String>> {
         let mut domains = HashMap::new();
         let context = &mut self.context;
         tables.each(table, RANGE, &mut |_, values| {
@@ -594,7 +637,7 @@ impl Reader<'_> {
             if row.get("eventType") != Value::Int(DOMAIN) {
                 return Ok(());
             }
-            let (Ok(Some(domain)), Ok((process, _))) = (row.int("domainId"), row.ids("globalTid")) else {
+            let (Ok(Some(domain)), Ok(ids)) = (row.int("domainId"), row.ids("globalTid")) else {
                 return Ok(());
             };
             let name = match (row.text("text"), row.int("textId")) {
@@ -605,7 +648,7 @@ impl Reader<'_> {
             if domains.len() >= DOMAINS {
                 sink.log(LONG_NAMES, "there are more domains than are kept", None, None);
             } else if let Some(name) = name {
-                domains.insert((process, domain), name);
+                domains.insert((ids.key, domain), name);
             }
             Ok(())
         })?;
@@ -619,15 +662,15 @@ enum Name {
     Of(Option<i64>),
 }
 
-/// All of a row of work but its launch.
-fn work(row: &Row<'_>, kind: Kind, epoch: i64) -> Found<(Kernel<'static>, Name)> {
+/// All of a row of work but its launch; its name, and the key of its process.
+fn work(row: &Row<'_>, kind: Kind, epoch: i64) -> Found<(Kernel<'static>, Name, i64)> {
     let (start, duration) = row.times(epoch)?;
     let ids = row.ids("globalPid")?;
     let mut kernel = Kernel {
         category: "kernel",
         start_ns: Some(start),
         duration_ns: duration,
-        process: ids.0,
+        process: ids.process,
         device: row.whole("deviceId")?,
         stream: row.whole("streamId")?,
         correlation: row.correlation()?,
@@ -665,7 +708,7 @@ fn work(row: &Row<'_>, kind: Kind, epoch: i64) -> Found<(Kernel<'static>, Name)>
             Name::Text("[CUDA memset]".into())
         }
     };
-    Ok((kernel, name))
+    Ok((kernel, name, ids.key))
 }
 
 /// Numbers of `ENUM_NSYS_EVENT_TYPE`: marks, and what is neither a mark nor a range.
@@ -680,7 +723,7 @@ fn range(row: &Row<'_>, epoch: i64) -> Found<Option<(Annotation<'static>, Name)>
         return Ok(None);
     }
     let (start, duration) = row.times(epoch)?;
-    let (process, thread) = row.ids("globalTid")?;
+    let Ids { process, thread, .. } = row.ids("globalTid")?;
     let name = match row.text("text")? {
         Some(text) => Name::Text(text.into()),
         None => Name::Of(row.int("textId")?),

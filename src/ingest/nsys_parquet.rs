@@ -12,7 +12,7 @@
 //!
 //! Refused as a whole: damaged files and pages, compression that is not built in. Row by row: as in the SQLite export.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use arrow::array::{Array, ArrayRef, AsArray};
@@ -76,13 +76,23 @@ fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
     // The file itself may have come through a pipe or compression.
     files.insert(table_of(given).unwrap_or_else(|| KERNEL.to_owned()), file.path().to_owned());
     let names = files.keys().cloned().collect();
-    nsys::read(input.path, &mut Folder { files, names }, sink)
+    let mut folder = Folder { files, names, read: BTreeSet::new() };
+    let settings = nsys::read(input.path, &mut folder, sink)?;
+    // The named file has its own hash; the others are part of the source as well.
+    for table in folder.read.iter().filter(|table| Some(*table) != table_of(given).as_ref()) {
+        if let Some(path) = folder.files.get(table).filter(|path| *path != file.path()) {
+            sink.companion(&format!("{table}.parquet"), path)?;
+        }
+    }
+    Ok(settings)
 }
 
 /// The files of an export by table.
 struct Folder {
     files: BTreeMap<String, PathBuf>,
     names: Vec<String>,
+    /// The tables whose rows were read.
+    read: BTreeSet<String>,
 }
 
 impl Folder {
@@ -108,6 +118,7 @@ impl Tables for Folder {
     }
 
     fn each(&mut self, table: &str, columns: &[&str], take: &mut Take<'_>) -> Result<()> {
+        self.read.insert(table.to_owned());
         let (builder, path) = self.open(table)?;
         let wanted: Vec<usize> = columns.iter().filter_map(|name| builder.schema().index_of(name).ok()).collect();
         let mask = ProjectionMask::roots(builder.parquet_schema(), wanted);

@@ -13,7 +13,7 @@
 //! limited, and so is the work that a file of its size can need.
 //!
 //! Refused as a whole: a file that is shorter than its header says, a damaged page, a virtual table under a name that is
-//! read, a computed column, more rows than its bytes can hold. Row by row: values of the wrong type, an end before its
+//! read, a computed column in a table that is read, more rows than its bytes can hold. Row by row: values of the wrong type, an end before its
 //! start, negative sizes.
 
 use std::fs;
@@ -60,7 +60,15 @@ fn sniff(head: &Head<'_>) -> Sniff {
     }
     // The schema stands in the first pages.
     let marks: [&[u8]; 4] = [b"CUPTI_ACTIVITY_KIND_", b"NVTX_EVENTS", b"TABLE StringIds", b"TABLE META_DATA_EXPORT"];
-    if marks.iter().any(|mark| memchr::memmem::find(head.bytes, mark).is_some()) { Sniff::Yes } else { Sniff::No }
+    let is_there = |mark: &[u8]| memchr::memmem::find(head.bytes, mark).is_some();
+    // A database may hold its texts in UTF-16, its schema too; SQLite turns them into UTF-8.
+    let wide = |mark: &[u8]| -> Vec<u8> { mark.iter().flat_map(|byte| [*byte, 0]).collect() };
+    let found = match head.bytes.get(59) {
+        Some(2) => marks.iter().any(|mark| is_there(&wide(mark))),
+        Some(3) => marks.iter().any(|mark| is_there(&[&[0], &wide(mark)[..]].concat())),
+        _ => marks.iter().any(|mark| is_there(mark)),
+    };
+    if found { Sniff::Yes } else { Sniff::No }
 }
 
 fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
@@ -232,10 +240,9 @@ impl Tables for Database<'_> {
     }
 
     fn is_empty(&mut self, table: &str) -> Result<bool> {
-        // Refuses computed columns, none of which may run.
-        self.columns(table)?;
         let failed = |error: rusqlite::Error| damaged(self.path, &error.to_string());
-        let sql = format!("SELECT * FROM {} LIMIT 1", name(table));
+        // No column is read, so that none is computed.
+        let sql = format!("SELECT 1 FROM {} LIMIT 1", name(table));
         let mut statement = self.connection.prepare(&sql).map_err(failed)?;
         let mut rows = statement.query([]).map_err(failed)?;
         rows.next().map(|row| row.is_none()).map_err(failed)

@@ -61,6 +61,8 @@ pub(super) struct Op<'a> {
 pub(super) struct OpTimings {
     /// Bytes of text that wait.
     bytes: usize,
+    /// Waiting rows that are no rows of the file.
+    details: u64,
     op: StringBuilder,
     device: StringBuilder,
     /// Framework, version, kernel source, backend, distribution, model, and the three number formats.
@@ -85,6 +87,7 @@ impl OpTimings {
     pub(super) fn new() -> Self {
         Self {
             bytes: 0,
+            details: 0,
             op: StringBuilder::new(),
             device: StringBuilder::new(),
             texts: std::array::from_fn(|_| Sparse::new(StringBuilder::new())),
@@ -146,6 +149,12 @@ impl OpTimings {
         if self.latency.values_slice().len() >= ROWS || self.bytes >= TEXT { self.flush(sink) } else { Ok(()) }
     }
 
+    /// Adds an operation that the same row of the file measured as the one before.
+    pub(super) fn push_detail(&mut self, op: &Op<'_>, sink: &mut Sink<'_>) -> Result<()> {
+        self.details += 1;
+        self.push(op, sink)
+    }
+
     /// Hands on what is left.
     pub(super) fn flush(&mut self, sink: &mut Sink<'_>) -> Result<()> {
         let rows = self.latency.values_slice().len();
@@ -174,6 +183,7 @@ impl OpTimings {
         columns.extend([self.message.finish(), self.skew.finish(), self.long.finish()]);
         columns.push(Arc::new(self.latency.finish()));
         columns.extend(self.unknown.each_mut().map(Sparse::finish));
-        sink.push(&OP_TIMINGS, RecordBatch::try_new(OP_TIMINGS.arrow(), columns)?)
+        let details = std::mem::take(&mut self.details);
+        sink.push_mixed(&OP_TIMINGS, RecordBatch::try_new(OP_TIMINGS.arrow(), columns)?, details)
     }
 }

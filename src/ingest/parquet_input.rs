@@ -1,8 +1,10 @@
 //! Parquet files as input: opened, read in batches of bounded size, with their damage told and their cells as numbers.
 
+use std::cell::Cell;
 use std::fs::File;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::path::Path;
+use std::sync::Once;
 
 use arrow::array::{Array, ArrayRef, AsArray, Float64Array, Int64Array, RecordBatch, StringArray};
 use arrow::compute::cast;
@@ -12,6 +14,7 @@ use engine::error::{Error, Result};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 use super::problem::{RAW_BYTES, quoted};
+use super::source::regular;
 
 /// About the most bytes of a batch, and its most rows.
 const BATCH_BYTES: u64 = 16 << 20;
@@ -28,6 +31,7 @@ pub(super) type Builder = ParquetRecordBatchReaderBuilder<File>;
 /// # Errors
 /// A file that is not there, or no Parquet file.
 pub(super) fn open(path: &Path) -> Result<Builder> {
+    regular(path)?;
     let file = File::open(path).map_err(|error| damaged(path, &error.to_string()))?;
     let builder = unbroken(|| ParquetRecordBatchReaderBuilder::try_new(file)).map_err(|why| damaged(path, &why))?;
     builder.map_err(|error| damaged(path, &error.to_string()))
@@ -46,7 +50,8 @@ pub(super) fn columns(path: &Path) -> Option<Vec<String>> {
 pub(super) fn each(path: &Path, builder: Builder, take: &mut dyn FnMut(RecordBatch, u64) -> Result<()>) -> Result<()> {
     let rows =
         batch_rows(&builder).ok_or_else(|| damaged(path, &format!("expected rows of at most {ROW_BYTES} bytes")))?;
-    let mut reader = builder.with_batch_size(rows).build().map_err(|error| damaged(path, &error.to_string()))?;
+    let reader = unbroken(|| builder.with_batch_size(rows).build()).map_err(|why| damaged(path, &why))?;
+    let mut reader = reader.map_err(|error| damaged(path, &error.to_string()))?;
     let mut first_row = 1;
     while let Some(batch) = unbroken(|| reader.next()).map_err(|why| damaged(path, &why))? {
         let batch = batch.map_err(|error| damaged(path, &error.to_string()))?;
@@ -61,10 +66,28 @@ fn damaged(path: &Path, why: &str) -> Error {
     Error::data(format!("cannot read `{}`: {why}", path.display()))
 }
 
-/// What `read` gives; what is wrong where the Parquet reader panics, as it does on some damaged pages.
+thread_local! {
+    /// Whether a panic of this thread is told by an error instead.
+    static TOLD: Cell<bool> = const { Cell::new(false) };
+}
+
+/// What `read` gives; what is wrong where the Parquet reader panics, as it does on some damaged pages. Such a panic is not
+/// printed, those of all other code are.
 fn unbroken<T>(read: impl FnOnce() -> T) -> std::result::Result<T, String> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let before = take_hook();
+        set_hook(Box::new(move |panic| {
+            if !TOLD.get() {
+                before(panic);
+            }
+        }));
+    });
+    TOLD.set(true);
     // The reader is not used again after a panic.
-    catch_unwind(AssertUnwindSafe(read)).map_err(|_| "its pages are damaged".to_owned())
+    let found = catch_unwind(AssertUnwindSafe(read));
+    TOLD.set(false);
+    found.map_err(|_| "its pages are damaged".to_owned())
 }
 
 /// Rows per batch, from the number of values per row; none if a row would be too large.

@@ -197,6 +197,8 @@ fn lengths(path: &str, sink: &mut Sink<'_>) -> Result<Lengths> {
         });
         if let Some(beside) = beside {
             *lengths = Some(side_file(&beside, part)?);
+            let name = Path::new(&beside).file_name().unwrap_or_default().to_string_lossy();
+            sink.companion(&name, Path::new(&beside))?;
         } else {
             let message = format!("the file `{}.jsonl` is not beside the trace", part.file);
             sink.log(NO_SIDE_FILE, &message, None, None);

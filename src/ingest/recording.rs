@@ -34,7 +34,7 @@ use self::check::{Fault, Request};
 use super::parquet_input;
 use super::problem::Problem;
 use super::sink::{Event, Severity, Sink};
-use super::source::{Body, Input, hash_of};
+use super::source::{Body, Input, hash_of, regular};
 use super::{Format, Head, Settings, Sniff};
 use crate::store::hex;
 
@@ -99,6 +99,9 @@ pub(super) fn directory_of(path: &str) -> Option<PathBuf> {
 /// The bytes of `recording.json`.
 pub(super) fn head(directory: &Path) -> Result<Vec<u8>> {
     let path = directory.join("recording.json");
+    if path.exists() {
+        regular(&path)?;
+    }
     fs::read(&path).map_err(|error| {
         Error::data(format!("expected a recording in `{}`, found no `recording.json`: {error}", directory.display()))
             .hint("name files, or the directory of one recording")

@@ -14,10 +14,16 @@
 //! in work-items; `kernels` counts blocks, so that they are divided by the workgroup, rounded up. Files of counters give
 //! grid and workgroup as one number each, which stands in `grid_x` and `block_x`.
 //!
-//! In a file of counters, lines of one dispatch follow each other and are one kernel; each line is one row of `counters`.
+//! Files that rocpd writes have no process but the id of what was profiled, `Guid`: its values are numbered from 0 in the
+//! order of the file, and the number is the process.
+//!
+//! In a file of counters, lines of one dispatch follow each other and are one kernel; each line is one row of `counters`,
+//! and one that stands twice for a dispatch is counted in the log.
 //! `FETCH_SIZE` and `WRITE_SIZE`, which count KiB, also give `dram_read_bytes` and `dram_write_bytes`.
 //!
-//! Refused, row by row: broken numbers, an agent without a number, an end before its start, wrong numbers of cells.
+//! Refused as a whole: a header that has a column twice. Refused, row by row: broken numbers, an agent without a number, an end before its start, wrong numbers of cells.
+
+use std::collections::HashSet;
 
 use engine::error::{Error, Result};
 
@@ -46,6 +52,17 @@ const NOT_STORED: Event = Event { severity: Severity::Info, code: "column_not_st
 const UNKNOWN: Event =
     Event { severity: Severity::DataLoss, code: "unknown_column", advice: Some("the column is not stored") };
 const EMPTY_LINE: Event = rows::EMPTY_LINE;
+const GUIDS: Event = Event { severity: Severity::Info, code: "process_of_guid", advice: None };
+const MANY_GUIDS: Event =
+    Event { severity: Severity::Notice, code: "process_unknown", advice: Some("split the file by `Guid`") };
+const COUNTER_AGAIN: Event = Event {
+    severity: Severity::Notice,
+    code: "counter_again",
+    advice: Some("each is in `counters`; where the kernel has a column for it, the first one counts"),
+};
+
+/// Values of `Guid` that are numbered.
+const MOST_GUIDS: usize = 4096;
 
 /// Columns that say nothing which `kernels` or `counters` has a place for.
 const LEFT_OUT: [&str; 10] = [
@@ -171,8 +188,14 @@ fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
         return Err(Error::data(format!("expected the column `{column}` in `{path}`, found none"))
             .hint("tables of kernels (`kernel_trace.csv`) and of counters (`counter_collection.csv`) are read"));
     }
+    let twice = |(at, name): (usize, &String)| cells::column(&names, name).filter(|first| *first != at);
+    if let Some(name) = names.iter().enumerate().find_map(twice).and_then(|at| names.get(at)) {
+        let name = named(name.as_bytes());
+        return Err(Error::data(format!("expected each column once in `{path}`, found {name} twice")));
+    }
     log_columns(&names, &layout, sink);
-    let mut reader = Reader { gpu: Gpu::new(), pending: None };
+    let mut reader = Reader { gpu: Gpu::new(), pending: None, guids: Vec::new() };
+    reader.gpu.count_by(layout.counter.is_some(), sink)?;
     while let Some(line) = lines.next_line()? {
         if line.is_blank() {
             sink.log(EMPTY_LINE, "an empty line was skipped", Some(line.number), Some(line.offset));
@@ -180,6 +203,10 @@ fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
             sink.found(1);
             sink.reject(Problem::in_line(path, line.bytes, line.number, line.offset, bad))?;
         }
+    }
+    if !reader.guids.is_empty() {
+        let message = format!("`process` counts the values of `Guid`, of which there are {}", reader.guids.len());
+        sink.log(GUIDS, &message, None, None);
     }
     reader.finish(sink)?;
     Ok(Settings { time_unit: Some("ns"), clock: Some("monotonic"), ..Settings::default() })
@@ -199,11 +226,15 @@ struct Pending {
     guid: Option<String>,
     dispatch: Option<u64>,
     kernel: Kernel<'static>,
+    /// Its counters so far.
+    seen: HashSet<String>,
 }
 
 struct Reader {
     gpu: Gpu,
     pending: Option<Pending>,
+    /// Values of `Guid` that stand for processes.
+    guids: Vec<String>,
 }
 
 impl Reader {
@@ -225,10 +256,15 @@ impl Reader {
             };
             Ok((row, name, kernel(&row, layout)?, counter))
         });
-        let (row, name, kernel, counter) = match parsed {
+        let (row, name, mut kernel, counter) = match parsed {
             Ok(parsed) => parsed,
             Err(bad) => return Ok(Err(bad)),
         };
+        if layout.process.is_none()
+            && let Some(guid) = row.text(layout.guid)
+        {
+            kernel.process = self.process_of(guid, line, sink);
+        }
         let Some((counter, value)) = counter else {
             sink.found(1);
             self.gpu.push_kernel(&Kernel { name, ..kernel }, sink)?;
@@ -245,10 +281,17 @@ impl Reader {
         });
         if !same {
             self.end_dispatch(sink)?;
-            self.pending = Some(Pending { name: name.to_owned(), guid: guid.map(str::to_owned), dispatch, kernel });
+            let (name, guid) = (name.to_owned(), guid.map(str::to_owned));
+            self.pending = Some(Pending { name, guid, dispatch, kernel, seen: HashSet::new() });
         }
+        sink.found(1);
         self.gpu.push_counter(self.gpu.next_kernel(), counter, None, Ok(value), sink)?;
         if let Some(pending) = &mut self.pending {
+            if !pending.seen.insert(counter.to_owned()) {
+                let message = "a counter stands twice for one dispatch";
+                sink.log(COUNTER_AGAIN, message, Some(line.number), Some(line.offset));
+                return Ok(Ok(()));
+            }
             // Both count KiB.
             let bytes = || (0.0..9e15).contains(&(value * 1024.0)).then(|| (value * 1024.0).round() as u64);
             match counter {
@@ -260,9 +303,22 @@ impl Reader {
         Ok(Ok(()))
     }
 
+    /// The number of a `Guid`; neighbours mostly have one.
+    fn process_of(&mut self, guid: &str, line: Line<'_>, sink: &mut Sink<'_>) -> Option<u64> {
+        let known = self.guids.iter().rposition(|known| known == guid);
+        if known.is_none() && self.guids.len() >= MOST_GUIDS {
+            let message = "a `Guid` beyond those that are numbered: the process is unknown";
+            sink.log(MANY_GUIDS, message, Some(line.number), Some(line.offset));
+            return None;
+        }
+        Some(known.unwrap_or_else(|| {
+            self.guids.push(guid.to_owned());
+            self.guids.len() - 1
+        }) as u64)
+    }
+
     fn end_dispatch(&mut self, sink: &mut Sink<'_>) -> Result<()> {
         if let Some(Pending { name, kernel, .. }) = self.pending.take() {
-            sink.found(1);
             self.gpu.push_kernel(&Kernel { name: &name, ..kernel }, sink)?;
         }
         Ok(())

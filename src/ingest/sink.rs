@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::mpsc::SyncSender;
 
@@ -9,9 +10,11 @@ use arrow::array::RecordBatch;
 use engine::error::{Error, Result};
 use engine::schema::{self, Cell, Table, batch_of_rows, canonical};
 
+use super::companions;
 use super::problem::Problem;
 use super::source::Tally;
 use super::{OnBadRow, Options, Parcel};
+use crate::store::Companion;
 
 /// Bad rows per batch.
 const REJECTS: usize = 1024;
@@ -93,6 +96,7 @@ pub(super) struct Counts {
     /// The first bad rows, as they are shown.
     pub(super) shown: Vec<String>,
     pub(super) log: Vec<LogEntry>,
+    pub(super) companions: Vec<Companion>,
 }
 
 /// Takes what an adapter reads from one source.
@@ -114,6 +118,7 @@ pub struct Sink<'a> {
     rejects: Vec<Vec<Cell>>,
     /// In the order of their first appearance.
     log: Vec<LogEntry>,
+    companions: Vec<Companion>,
 }
 
 impl<'a> Sink<'a> {
@@ -138,12 +143,25 @@ impl<'a> Sink<'a> {
             shown: Vec::new(),
             rejects: Vec::new(),
             log: Vec::new(),
+            companions: Vec::new(),
         }
     }
 
     /// Number of the source.
     pub(super) fn source_id(&self) -> u32 {
         self.source_id
+    }
+
+    /// Makes a file that is read beside the named one part of the source, once; gives its SHA-256. Its name is relative to
+    /// the folder of the named file.
+    pub(super) fn companion(&mut self, name: &str, path: &Path) -> Result<String> {
+        if let Some(known) = self.companions.iter().find(|known| known.name == name) {
+            return Ok(known.sha256.clone());
+        }
+        let found = companions::companion(name, path)?;
+        let sha256 = found.sha256.clone();
+        self.companions.push(found);
+        Ok(sha256)
     }
 
     /// Counts rows found in the file, whatever becomes of them.
@@ -153,8 +171,15 @@ impl<'a> Sink<'a> {
 
     /// Hands rows on. Request ids count from 0 within the source.
     pub(super) fn push(&mut self, table: &'static Table, batch: RecordBatch) -> Result<()> {
-        if batch.num_rows() > 0 {
-            *self.tables.entry(table.name).or_default() += batch.num_rows() as u64;
+        self.push_mixed(table, batch, 0)
+    }
+
+    /// As [`Sink::push`], where so many of the rows describe others that are counted already.
+    pub(super) fn push_mixed(&mut self, table: &'static Table, batch: RecordBatch, details: u64) -> Result<()> {
+        let rows = batch.num_rows() as u64;
+        if rows > 0 {
+            *self.tables.entry(table.name).or_default() += rows.saturating_sub(details);
+            *self.details.entry(table.name).or_default() += details.min(rows);
             self.send(table, batch)?;
         }
         Ok(())
@@ -253,10 +278,14 @@ impl<'a> Sink<'a> {
             ))
             .hint("this is a bug in the adapter; please report it"));
         }
-        let rows_of = |table: &&Table| self.tables.get(table.name).or_else(|| self.details.get(table.name)).copied();
+        // A table may have rows of the file and rows that describe them.
+        let rows_of = |table: &&Table| match (self.tables.get(table.name), self.details.get(table.name)) {
+            (None, None) => None,
+            (rows, details) => Some(rows.copied().unwrap_or(0) + details.copied().unwrap_or(0)),
+        };
         let tables = schema::ALL.iter().filter_map(|table| Some((table.name, rows_of(table)?))).collect();
-        let Self { rows_in, rows_rejected, shown, log, .. } = self;
-        Ok(Counts { rows_in, rows_out, rows_rejected, tables, shown, log })
+        let Self { rows_in, rows_rejected, shown, log, companions, .. } = self;
+        Ok(Counts { rows_in, rows_out, rows_rejected, tables, shown, log, companions })
     }
 
     fn failure(&self, stopped: bool) -> Error {

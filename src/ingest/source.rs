@@ -330,7 +330,17 @@ pub(super) fn size_of(path: &str) -> Option<u64> {
     metadata.is_file().then_some(metadata.len())
 }
 
-/// SHA-256 of a file, in hex; none if it cannot be read.
+/// Refuses what is no regular file, such as a pipe, which may never end; a link to a file is one.
+pub(super) fn regular(path: &Path) -> Result<()> {
+    let kind = fs::metadata(path).map_err(|error| unreadable(&path.to_string_lossy(), &error))?.file_type();
+    if kind.is_file() {
+        return Ok(());
+    }
+    let found = if kind.is_dir() { "a directory" } else { "a pipe, a socket or a device" };
+    Err(Error::data(format!("expected a regular file as `{}`, found {found}", path.display())))
+}
+
+/// SHA-256 of a regular file, in hex; none if it cannot be read.
 pub(super) fn hash_of(path: impl AsRef<Path>) -> Option<String> {
     struct Into(Sha256);
     impl io::Write for Into {
@@ -342,6 +352,7 @@ pub(super) fn hash_of(path: impl AsRef<Path>) -> Option<String> {
             Ok(())
         }
     }
+    regular(path.as_ref()).ok()?;
     let mut digest = Into(Sha256::new());
     let mut file = BufReader::with_capacity(1 << 20, File::open(path).ok()?);
     io::copy(&mut file, &mut digest).ok()?;
@@ -409,6 +420,12 @@ pub(super) struct Place {
 impl Read for Lines {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.start == self.end {
+            // A large target needs no copy through the buffer.
+            if buffer.len() >= BUFFER && self.failed.is_none() {
+                let count = self.reader.read(buffer)?;
+                self.next_offset += count as u64;
+                return Ok(count);
+            }
             self.fill()?;
         }
         let count = buffer.len().min(self.end - self.start);

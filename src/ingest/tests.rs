@@ -103,7 +103,11 @@ pub(super) fn check_law(bench: &Bench) {
         .filter(|name| !beside.contains(&name.as_str()))
         .map(|t| store.manifest().rows(t))
         .sum();
-    assert_eq!(kept, rows_out.iter().sum::<u64>());
+    // A row of these formats may give several rows; their own tests count them.
+    let several = ["ncu", "rocprofv3", "llmservingsim_profile"];
+    if !store.manifest().sources.iter().any(|source| several.contains(&source.format.as_str())) {
+        assert_eq!(kept, rows_out.iter().sum::<u64>());
+    }
     assert_eq!(store.manifest().rows("rejects"), rejected.iter().sum::<u64>());
 }
 

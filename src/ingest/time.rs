@@ -57,6 +57,13 @@ pub(super) fn decimal_ns(token: &[u8], unit: TimeUnit) -> Option<(i64, bool)> {
     }
 }
 
+/// The nanoseconds of a number by its digits and how many of them stand behind the point; none where a digit stands below
+/// the nanosecond, and where it does not fit.
+pub(super) fn scaled_ns(digits: u64, decimals: u32, unit: TimeUnit) -> Option<i64> {
+    let zeros = u32::try_from(unit.power() - i64::from(decimals)).ok()?;
+    i64::try_from(digits).ok()?.checked_mul(10_i64.checked_pow(zeros)?)
+}
+
 /// As [`decimal_ns`], for a number of few digits whose last is no less than a nanosecond: nearly all are such.
 fn plain_ns(token: &[u8], unit: TimeUnit) -> Option<i64> {
     // Nineteen digits fit an u64: an epoch in microseconds with three decimals has them.

@@ -1,4 +1,5 @@
-//! KV cache events of TensorRT-LLM, as `LLM.get_kv_cache_events` gives them: one JSON object a line, or a list of them.
+//! KV cache events of TensorRT-LLM, as `LLM.get_kv_cache_events` gives them: one JSON object a line, or a list of them, on
+//! one line or printed over many (`indent=2`).
 //!
 //! ```text
 //! {"event_id": 0, "data": {"type": "created", "num_blocks_per_cache_level": [101230, 0]}, "window_size": 2048}
@@ -22,13 +23,13 @@ use engine::error::Result;
 
 use super::block_events::{Block, BlockEvents, Event, Hash, Message};
 use super::kv_events::hash;
-use super::problem::{Bad, Problem, quoted};
+use super::problem::{Bad, quoted};
 use super::rows::{self, EMPTY_LINE, UNKNOWN_KEY};
 use super::sequence::{Place, Streams};
 use super::sink::{self, Severity, Sink};
-use super::source::{Input, Line};
+use super::source::Input;
 use super::value::{self, Node, Value};
-use super::walk;
+use super::walk::{self, Record, Records};
 use super::{Format, Head, Settings, Sniff};
 
 /// The adapter. No sample was at hand; the form is that of the serializer in TensorRT-LLM's source.
@@ -41,6 +42,9 @@ pub(super) static FORMAT: Format = Format {
     read,
 };
 
+/// The most bytes of an event, or of a list of them: it is held in memory.
+const LIMIT: usize = 256 << 20;
+
 const NOT_STORED: sink::Event =
     sink::Event { severity: Severity::DataLoss, code: "not_stored", advice: Some("there is no column for it") };
 const NO_BLOCKS: sink::Event = sink::Event { severity: Severity::Info, code: "no_blocks", advice: None };
@@ -50,8 +54,12 @@ fn sniff(head: &Head<'_>) -> Sniff {
         return Sniff::No;
     }
     let line = walk::first_line(head.bytes);
-    let first = line.strip_prefix(b"[").unwrap_or(line).trim_ascii_start();
-    if first.starts_with(b"{") && walk::has_keys(line, &["event_id", "data", "type"]) {
+    // What is printed over many lines begins with a bracket and nothing else.
+    let printed = line.iter().all(|byte| matches!(byte, b'[' | b'{' | b' ' | b'\t'));
+    let text = if printed { head.bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head.bytes) } else { line };
+    let text = text.trim_ascii_start();
+    let first = text.strip_prefix(b"[").unwrap_or(text).trim_ascii_start();
+    if first.starts_with(b"{") && walk::has_keys(text, &["event_id", "data", "type"]) {
         return Sniff::Yes;
     }
     Sniff::No
@@ -76,19 +84,20 @@ fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
         block_tokens: None,
         block_tokens_vary: false,
     };
-    while let Some(line) = lines.next_line()? {
-        if line.is_blank() {
+    let mut records = Records::new(LIMIT);
+    loop {
+        let next = records.next(lines, path, &mut |line| {
             sink.log(EMPTY_LINE, "an empty line was skipped", Some(line.number), Some(line.offset));
-            continue;
-        }
-        match value::json(line.bytes) {
+        });
+        let Some(record) = next? else { break };
+        match value::json(&record.bytes) {
             Ok(Node { value: Value::List(events), .. }) => {
-                events.iter().try_for_each(|event| reader.take(event, line, sink))?;
+                events.iter().try_for_each(|event| reader.take(event, &record, sink))?;
             }
-            Ok(event) => reader.take(&event, line, sink)?,
+            Ok(event) => reader.take(&event, &record, sink)?,
             Err(bad) => {
                 sink.found(1);
-                sink.reject(Problem::in_line(path, line.bytes, line.number, line.offset, bad))?;
+                sink.reject(record.problem(path, bad))?;
             }
         }
     }
@@ -127,13 +136,13 @@ struct Stored {
 }
 
 impl Reader<'_> {
-    fn take(&mut self, node: &Node<'_>, line: Line<'_>, sink: &mut Sink<'_>) -> Result<()> {
-        let place: Place = (Some(line.number), Some(line.offset));
+    fn take(&mut self, node: &Node<'_>, record: &Record, sink: &mut Sink<'_>) -> Result<()> {
+        let place: Place = (Some(record.number), Some(record.offset));
         let event = match decode(node) {
             Ok(event) => event,
             Err(bad) => {
                 sink.found(1);
-                return sink.reject(Problem::in_line(self.path, line.bytes, line.number, line.offset, bad));
+                return sink.reject(record.problem(self.path, bad));
             }
         };
         self.streams.message(("", event.rank), event.seq, None, place, sink);

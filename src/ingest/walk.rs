@@ -280,7 +280,8 @@ impl Records {
                 return Err(engine::error::Error::data(format!(
                     "expected JSON values of at most {} bytes in `{path}`, found a longer one from line {}",
                     self.limit, self.held.number
-                )));
+                ))
+                .hint("write one value a line"));
             }
             if done.is_some() {
                 return Ok(done);

@@ -506,6 +506,7 @@ fn write_provenance(folder: &Path, scenarios: &[Scenario<'_>]) {
             Some("global"),
             Some("prefix"),
             "format",
+            None::<&str>,
         ]],
     );
     let message = "a row without output length was set aside";

@@ -32,8 +32,14 @@ pub struct SourceEntry {
     pub path: String,
     /// The adapter that read it.
     pub format: String,
-    /// SHA-256 of its bytes, in hex.
+    /// SHA-256 in hex: of its bytes, or of its hash and those of its companions.
     pub sha256: String,
+    /// SHA-256 of its bytes alone, where it has companions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub own_sha256: Option<String>,
+    /// Files that were read with it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub companions: Vec<Companion>,
     /// Its size on disk in bytes.
     pub bytes: u64,
     /// Rows found.
@@ -42,6 +48,15 @@ pub struct SourceEntry {
     pub rows_out: u64,
     /// Rows set aside in `rejects`.
     pub rows_rejected: u64,
+}
+
+/// A file that was read beside an ingested one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Companion {
+    /// Its path relative to the folder of the ingested file.
+    pub name: String,
+    /// SHA-256 of its bytes, in hex.
+    pub sha256: String,
 }
 
 /// One Parquet file.

@@ -58,6 +58,8 @@ fn source(id: u32) -> SourceEntry {
         path: format!("file-{id}"),
         format: "mooncake".to_owned(),
         sha256: format!("{id:064x}"),
+        own_sha256: None,
+        companions: Vec::new(),
         bytes: 1,
         rows_in: 1,
         rows_out: 1,

@@ -15,6 +15,7 @@ mod limits;
 mod policies;
 mod quickstart;
 mod readme;
+mod reconcile;
 mod recorded;
 mod support;
 mod tidy;

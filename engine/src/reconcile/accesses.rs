@@ -10,9 +10,13 @@ use arrow::array::{AsArray, RecordBatch};
 use arrow::datatypes::{UInt32Type, UInt64Type};
 
 use super::columns::{flags, lists, number, numbers, texts};
-use crate::cache::distance::{Distances, distances};
+use crate::cache::distance::{Distances, Stack};
 use crate::error::{Error, Result};
 use crate::number::Numbers;
+
+/// The most distinct sectors that are followed at once, those of each launch and those of all launches of a source: about
+/// forty bytes each.
+pub const MOST_SECTORS: usize = 1 << 24;
 
 /// Bytes of a sector.
 pub const SECTOR_BYTES: u64 = 32;
@@ -107,39 +111,97 @@ pub fn each_access(batches: &[RecordBatch], mut take: impl FnMut(&Access<'_>) ->
     Ok(())
 }
 
-/// Sums by source and launch, in this order, each source followed by the sum of its launches.
-///
-/// # Errors
-/// As [`each_access`].
-pub fn by_launch(batches: &[RecordBatch]) -> Result<Vec<AccessSum>> {
-    // The sum of a source stands after its launches.
-    let mut sums: BTreeMap<(u32, bool, u32), (AccessSum, Vec<u64>)> = BTreeMap::new();
-    each_access(batches, |access| {
-        for all in [false, true] {
-            let launch = if all { 0 } else { access.launch };
-            let (sum, touched) = sums.entry((access.source, all, launch)).or_default();
-            if !all && sum.kernel.is_empty() {
-                (sum.source, sum.launch) = (access.source, Some(launch));
-                access.kernel.clone_into(&mut sum.kernel);
-            }
-            sum.source = access.source;
-            add(sum, touched, access);
-        }
-        Ok(())
-    })?;
-    let finish = |(mut sum, touched): (AccessSum, Vec<u64>)| {
-        let mut sectors = Vec::with_capacity(touched.len());
-        Numbers::default().number(&touched, &mut sectors)?;
-        sum.distances = distances(&sectors);
-        Ok(sum)
-    };
-    sums.into_values().map(finish).collect()
+/// Follows sectors through their numbers in the order of first touch.
+#[derive(Debug, Default)]
+struct Tracker {
+    numbers: Numbers,
+    stack: Stack,
+    found: Distances,
+    /// The numbers of one access.
+    touched: Vec<u32>,
 }
 
-fn add(sum: &mut AccessSum, touched: &mut Vec<u64>, access: &Access<'_>) {
+impl Tracker {
+    /// Takes the sectors of an access; how many are new.
+    fn touch(&mut self, sectors: &[u64]) -> Result<usize> {
+        let before = self.numbers.len();
+        self.touched.clear();
+        self.numbers.number(sectors, &mut self.touched)?;
+        self.stack.grow(self.numbers.len());
+        for &number in &self.touched {
+            self.found.add(self.stack.touch(number));
+        }
+        Ok(self.numbers.len() - before)
+    }
+}
+
+/// Sums by source and launch, as batches come.
+#[derive(Debug, Default)]
+pub struct Sums {
+    /// The sum of a source stands after its launches.
+    sums: BTreeMap<(u32, bool, u32), (AccessSum, Tracker)>,
+    /// Distinct sectors of all of them.
+    sectors: usize,
+}
+
+impl Sums {
+    /// Adds rows of the canonical `accesses` table.
+    ///
+    /// # Errors
+    /// As [`each_access`], and more distinct sectors than can be followed.
+    pub fn take(&mut self, batch: &RecordBatch) -> Result<()> {
+        self.take_within(batch, MOST_SECTORS)
+    }
+
+    /// As [`Sums::take`], with another limit.
+    pub(super) fn take_within(&mut self, batch: &RecordBatch, most: usize) -> Result<()> {
+        each_access(std::slice::from_ref(batch), |access| {
+            for all in [false, true] {
+                let launch = if all { 0 } else { access.launch };
+                let (sum, tracker) = self.sums.entry((access.source, all, launch)).or_default();
+                if !all && sum.kernel.is_empty() {
+                    sum.launch = Some(launch);
+                    access.kernel.clone_into(&mut sum.kernel);
+                }
+                sum.source = access.source;
+                self.sectors += add(sum, tracker, access)?;
+            }
+            if self.sectors > most {
+                return Err(Error::data(format!(
+                    "expected at most {most} distinct sectors in launches and sources together, found more: reuse \
+                     distances need them in memory"
+                ))
+                .hint("look at one capture with `--source`, or trace fewer launches"));
+            }
+            Ok(())
+        })
+    }
+
+    /// Sums by source and launch, in this order, each source followed by the sum of its launches.
+    pub fn finish(self) -> Vec<AccessSum> {
+        let finish = |(mut sum, tracker): (AccessSum, Tracker)| {
+            sum.distances = tracker.found;
+            sum
+        };
+        self.sums.into_values().map(finish).collect()
+    }
+}
+
+/// As [`Sums`], for all rows at once.
+///
+/// # Errors
+/// As [`Sums::take`].
+pub fn by_launch(batches: &[RecordBatch]) -> Result<Vec<AccessSum>> {
+    let mut sums = Sums::default();
+    batches.iter().try_for_each(|batch| sums.take(batch))?;
+    Ok(sums.finish())
+}
+
+/// Adds an access; how many of its sectors are new.
+fn add(sum: &mut AccessSum, tracker: &mut Tracker, access: &Access<'_>) -> Result<usize> {
     if access.is_shared {
         sum.shared += 1;
-        return;
+        return Ok(0);
     }
     sum.accesses += 1;
     sum.writes += u64::from(access.is_write);
@@ -152,5 +214,5 @@ fn add(sum: &mut AccessSum, touched: &mut Vec<u64>, access: &Access<'_>) {
             sum.known_sectors += sectors;
         }
     }
-    touched.extend_from_slice(access.sectors);
+    tracker.touch(access.sectors)
 }

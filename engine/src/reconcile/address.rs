@@ -27,6 +27,9 @@ use super::accesses::{Access, SECTOR_BYTES, each_access};
 use crate::error::{Error, Result, unknown};
 use crate::model::{from_toml, located};
 
+/// The most references to blocks that are held: a replay needs them in order.
+pub const MOST_USES: usize = 1 << 23;
+
 /// The dimensions that a layout may have.
 const DIMENSIONS: [&str; 5] = ["layer", "block", "token", "head", "part"];
 
@@ -221,12 +224,7 @@ impl AddressMap {
 /// As [`each_access`].
 pub fn block_stream(map: &AddressMap, batches: &[RecordBatch]) -> Result<BlockStream> {
     let mut stream = BlockStream::default();
-    each_access(batches, |access| {
-        if !access.is_shared {
-            access.sectors.iter().for_each(|&sector| touch(map, access, sector, &mut stream));
-        }
-        Ok(())
-    })?;
+    batches.iter().try_for_each(|batch| stream.take(map, batch))?;
     Ok(stream)
 }
 
@@ -251,6 +249,23 @@ fn touch(map: &AddressMap, access: &Access<'_>, sector: u64, stream: &mut BlockS
 }
 
 impl BlockStream {
+    /// Adds the blocks that more rows touch.
+    ///
+    /// # Errors
+    /// As [`each_access`], and more references than are held.
+    pub fn take(&mut self, map: &AddressMap, batch: &RecordBatch) -> Result<()> {
+        each_access(std::slice::from_ref(batch), |access| {
+            if !access.is_shared {
+                access.sectors.iter().for_each(|&sector| touch(map, access, sector, self));
+            }
+            if self.uses.len() > MOST_USES {
+                return Err(Error::data(format!("expected at most {MOST_USES} references to KV blocks, found more"))
+                    .hint("look at one capture with `--source`, or at fewer layers with a smaller address map"));
+            }
+            Ok(())
+        })
+    }
+
     /// The references as dense numbers, which distances and replays take.
     pub fn dense(&self) -> Vec<u32> {
         let mut blocks: Vec<Block> = self.uses.iter().map(|used| used.block).collect();

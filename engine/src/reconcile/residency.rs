@@ -3,19 +3,22 @@
 //! Events of one source, topic, rank, medium and cache group make a *pool*. `stored` puts a block in, `removed` takes it
 //! out (of every medium that has it, where it names none), `cleared` empties the pools of its rank (of its medium, where
 //! it names one). What was stored before the capture began is unknown, so that a block may be removed that was never
-//! seen.
+//! seen. Messages are missing by the rules of [`super::sequence`], as they are when the events are ingested; but a
+//! message without any event about a block has no row, and is missing here.
 //!
 //! The replay takes the same pool with as many blocks as were there at most, or as many as the user says. Engines do
 //! not send events for hits; but a block that is stored below a parent shows that the chain above it was in use. An
 //! event's references are therefore the known ancestors of its first block, from the root, and then its blocks in
 //! order; each is touched or put in, and the block whose last use is longest ago makes room. `cleared` clears both.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::{Int64Type, UInt32Type, UInt64Type};
 
 use super::columns::{number, numbers, text, texts};
+use super::sequence::{Gap, Stream};
 use crate::cache::lru::Lru;
 use crate::cache::{Met, Policy};
 use crate::error::Result;
@@ -128,18 +131,18 @@ type Name = (Pool, u64, Option<String>);
 pub fn events(batches: &[RecordBatch]) -> Result<Events> {
     let mut found = Events::default();
     let mut names: HashMap<Name, u32> = HashMap::new();
-    let mut sent: BTreeMap<(u32, Option<u32>, Option<String>), u64> = BTreeMap::new();
+    let mut missing = lost(batches)?.into_iter().peekable();
+    let mut number_of_row = 0;
+    let mut owed: BTreeMap<_, u64> = BTreeMap::new();
     for batch in batches {
         let columns = Columns::of(batch)?;
         for row in 0..batch.num_rows() {
             let pool = columns.pool(row);
-            let mut lost = 0;
-            if let Some(now) = number(columns.seqs, row) {
-                // A repeated or late message fills no gap and opens none.
-                let last = sent.entry((pool.source, pool.rank, pool.topic.clone())).or_insert(now);
-                lost = now.saturating_sub(*last).saturating_sub(1);
-                *last = now.max(*last);
-            }
+            let lost = missing.next_if(|(at, _)| *at == number_of_row).map_or(0, |(_, count)| count);
+            number_of_row += 1;
+            // What a row shows that is no event of a pool is told with the next one.
+            let publisher = (lost > 0 || !owed.is_empty()).then(|| (pool.source, pool.rank, pool.topic.clone()));
+            let lost = publisher.as_ref().and_then(|key| owed.remove(key)).unwrap_or(0).saturating_add(lost);
             let time = number(columns.times, row).or_else(|| number(columns.received, row));
             if columns.events.value(row) == "removed"
                 && pool.medium.is_none()
@@ -164,13 +167,52 @@ pub fn events(batches: &[RecordBatch]) -> Result<Events> {
                 _ => None,
             };
             match what {
-                None => found.ignored += 1,
+                None => {
+                    found.ignored += 1;
+                    owed.extend(publisher.map(|key| (key, lost)));
+                }
                 Some(What::Cleared) => clear(&mut found.pools, &pool, Event { time, lost, what: What::Cleared }),
                 Some(what) => found.pools.entry(pool).or_default().push(Event { time, lost, what }),
             }
         }
     }
     found.blocks = names.len() as u32;
+    Ok(found)
+}
+
+/// Messages that never came, by the number of the row that shows it, from 0.
+fn lost(batches: &[RecordBatch]) -> Result<BTreeMap<u64, u64>> {
+    let mut streams: BTreeMap<(u32, Option<u32>, Option<String>), Stream<u64>> = BTreeMap::new();
+    let mut found: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut add = |gap: &Gap<u64>| {
+        let count = found.entry(gap.place).or_default();
+        *count = count.saturating_add(gap.count());
+    };
+    let mut place = 0;
+    for batch in batches {
+        let columns = Columns::of(batch)?;
+        for row in 0..batch.num_rows() {
+            if let Some(seq) = number(columns.seqs, row) {
+                let time = number(columns.times, row);
+                let publisher = (
+                    columns.sources.value(row),
+                    number(columns.ranks, row),
+                    text(columns.topics, row).map(str::to_owned),
+                );
+                match streams.entry(publisher) {
+                    Entry::Vacant(entry) => {
+                        entry.insert(Stream::new(seq, time));
+                    }
+                    // Rows of one message repeat its number, which changes nothing.
+                    Entry::Occupied(mut entry) => {
+                        entry.get_mut().follow(seq, time, place, &mut add);
+                    }
+                }
+            }
+            place += 1;
+        }
+    }
+    streams.into_values().flat_map(Stream::into_gaps).for_each(|gap| add(&gap));
     Ok(found)
 }
 

@@ -209,6 +209,19 @@ pub static FIT: Table = Table {
     ],
 };
 
+/// Every table, by the part of `kvtoll reconcile` that shows it.
+pub static ALL: [(&str, &Table); 9] = [
+    ("booths", &BOOTHS),
+    ("kernels", &NAMES),
+    ("ranges", &RANGES),
+    ("toll", &TOLL),
+    ("accesses", &ACCESSES),
+    ("blocks", &BLOCKS),
+    ("block-uses", &BLOCK_USES),
+    ("residency", &RESIDENCY),
+    ("fit", &FIT),
+];
+
 macro_rules! row {
     ($($cell:expr),* $(,)?) => { vec![$(Cell::from($cell)),*] };
 }

@@ -283,6 +283,13 @@ fn rows_of_the_table_are_summed_by_booth_and_category() {
 }
 
 #[test]
+fn a_sum_beyond_64_bits_is_an_error() {
+    let all = Kernels { names: vec!["flash".to_owned()], rows: vec![kernel(0, 0, i64::MAX); 2] };
+    let error = tables::booths(&all, &booths(&all, &rules())).unwrap_err().to_string();
+    assert_eq!(error, "`booths.time_ns`: expected a whole number that fits i64, found 18446744073709551614");
+}
+
+#[test]
 fn an_unknown_category_is_an_error() {
     let row: &[(&str, Cell)] = &[
         ("source_id", 0_u32.into()),
@@ -490,6 +497,17 @@ fn access_table() -> RecordBatch {
     batch(&ACCESSES, &rows, &[&[0, 1, 2, 3], &[0, 2], &[99], &[1], &[3]])
 }
 
+/// Five sectors in the launches, four in all of them.
+#[test]
+fn more_distinct_sectors_than_can_be_followed_are_refused() {
+    let mut sums = accesses::Sums::default();
+    sums.take_within(&access_table(), 10).unwrap();
+    let mut sums = accesses::Sums::default();
+    let error = sums.take_within(&access_table(), 9).unwrap_err();
+    assert!(error.to_string().starts_with("expected at most 9 distinct sectors"), "{error}");
+    assert!(error.advice().unwrap().contains("--source"), "{error}");
+}
+
 #[test]
 fn accesses_are_summed_by_launch_and_by_source() {
     let sums = accesses::by_launch(&[access_table()]).unwrap();
@@ -647,6 +665,20 @@ fn residency_follows_the_events_and_lru_stands_beside() {
     assert_eq!((bucket.replayed_evictions, bucket.replayed_resident), (1, 1));
     let table = tables::residency(&residency(&known, 3, Some(2))).unwrap();
     assert_eq!((table.num_rows(), number(&table, "capacity_blocks", 0)), (3, "2".to_owned()));
+}
+
+/// By the rules of the reader: what comes late was not lost, what never comes is told where it was missed.
+#[test]
+fn late_messages_are_not_lost() {
+    let lost = |sent: &[Sent]| -> Vec<u64> {
+        let pools = residency(&events(&[event_table(sent)]).unwrap(), sent.len(), None);
+        pools.iter().flat_map(|pool| pool.buckets.iter().map(|bucket| bucket.lost)).collect()
+    };
+    let stored = |seq: u64| (seq, "stored", Some(seq), None, 0);
+    assert_eq!(lost(&[stored(0), stored(3), stored(1), stored(2)]), [0, 0, 0, 0]);
+    assert_eq!(lost(&[stored(0), stored(3), stored(1), stored(6)]), [0, 1, 0, 2]);
+    // What an event that is none shows is told with the next one.
+    assert_eq!(lost(&[stored(0), (4, "updated", Some(0), None, 0), stored(5)]), [0, 3]);
 }
 
 /// TensorRT-LLM names no level where it removes, and two engines may publish the same hash.

@@ -12,7 +12,12 @@ pub static SOURCES: Table = Table {
         known("source_id", U32, "", "Number of the source within the store, from 0."),
         known("path", Text, "", "The path as given on the command line."),
         known("format", Text, "", "The adapter that read it."),
-        known("sha256", Text, "", "SHA-256 of the file's bytes as stored on disk, in hex."),
+        known(
+            "sha256",
+            Text,
+            "",
+            "SHA-256 in hex: of the file's bytes as stored on disk, or of its hash and those of its companions.",
+        ),
         known("file_bytes", U64, "bytes", "Size of the file on disk."),
         known("compression", Text, "", "none, gzip, zstd or xz, by magic bytes."),
         known("rows_in", U64, "rows", "Rows found in the file."),
@@ -35,6 +40,7 @@ pub static SOURCES: Table = Table {
             "prefix: the id stands for the block and all before it; content: for the block alone.",
         ),
         known("settings_origin", Text, "", "How those settings were found: format, detected or flag."),
+        maybe("companions", Text, "", "Files that were read beside it: SHA-256 and name, one a line."),
     ],
 };
 

@@ -98,6 +98,20 @@ fn the_booths_of_a_real_capture_sum_to_its_kernel_time_here_and_in_sql() {
 }
 
 #[test]
+fn a_sum_beyond_64_bits_is_told_here_and_in_sql() {
+    let rows = [kernel(0, 0, "kernel", "flash", i64::MAX), kernel(1, 0, "kernel", "flash", i64::MAX)];
+    let (_folder, root) = store(&[(&KERNELS, rows_of(&KERNELS, &rows))]);
+    let store = Store::open(Path::new(&root)).unwrap();
+    for part in [Part::Booths, Part::Kernels] {
+        let error = show(&store, &args(&[&root]), part).unwrap_err().to_string();
+        assert!(error.contains("found 18446744073709551614"), "{error}");
+    }
+    let session = crate::sql::session(&store, None).unwrap();
+    let error = crate::sql::run_named(&session, "kernel-booths", &[]).unwrap_err().to_string();
+    assert!(error.contains("18446744073709551614"), "{error}");
+}
+
+#[test]
 fn rules_of_ones_own_take_the_place_of_the_shipped_ones() {
     let (folder, root) = store(&[(&KERNELS, real())]);
     let store = Store::open(Path::new(&root)).unwrap();

@@ -50,7 +50,11 @@ pub(in crate::command) fn with_requests(store: &Store, available: Vec<Available>
 }
 
 /// The source of this name; without a name the only one that suits the mode.
-pub(in crate::command) fn choose<'a>(available: &'a [Available], name: Option<&str>, captured: bool) -> Result<&'a Available> {
+pub(in crate::command) fn choose<'a>(
+    available: &'a [Available],
+    name: Option<&str>,
+    captured: bool,
+) -> Result<&'a Available> {
     let file = |source: &Available| Path::new(&source.path).file_name().map(|name| name.to_string_lossy().into_owned());
     let suits = |source: &&Available| match name {
         Some(name) => {

@@ -16,7 +16,7 @@ use safetensors::tensor::Metadata;
 use zip::{CompressionMethod, ZipArchive};
 
 use super::super::problem::quoted;
-use super::super::source::LIMITS;
+use super::super::source::{LIMITS, regular};
 
 /// The most bytes of a header: one of `npy` names one array, one of `safetensors` all of a file.
 const NPY_HEADER: u32 = 64 << 10;
@@ -158,6 +158,7 @@ fn half(bits: u16) -> f32 {
 /// # Errors
 /// A file of another kind or that is damaged; an array that is not in it; a number format that is not read.
 pub(super) fn open(path: &Path, name: &str) -> Result<Array> {
+    regular(path)?;
     let unreadable = |error: io::Error| Error::data(format!("cannot read `{}`: {error}", path.display()));
     let mut file = File::open(path).map_err(unreadable)?;
     let mut magic = Vec::with_capacity(9);

@@ -198,3 +198,50 @@ fn maps_that_do_not_fit_are_refused() {
     let summary = ingest(&bench, &good.replace("columns =", "index = { layer = [0, 2] }\ncolumns ="), &file).unwrap();
     assert_eq!(summary.rows_rejected, 3);
 }
+
+/// A map of one array of KV vectors: two layers, one head, three tokens, two values.
+fn small_map(file: &str) -> String {
+    format!(
+        "{HEAD}[[arrays]]\ntable = \"kv_vectors\"\nfile = \"{file}\"\n\
+         axes = [\"layer\", \"kv_head\", \"token\", \"values\"]\ncolumns = {{ k = \"k\", v = \"k\" }}\n"
+    )
+}
+
+#[cfg(unix)]
+#[test]
+fn only_regular_files_below_the_map_are_read() {
+    let bench = Bench::new();
+    let file = npz_of(&[("k.npy", npy(&[2, 1, 3, 2], &[0.5_f32; 12]))], CompressionMethod::Stored);
+    assert!(ingest(&bench, &small_map("a.npz"), &file).is_ok());
+    let folder = std::path::PathBuf::from(bench.file("map.toml", "")).parent().unwrap().to_owned();
+    assert!(std::process::Command::new("mkfifo").arg(folder.join("pipe.npz")).status().unwrap().success());
+    let elsewhere = tempfile::tempdir().unwrap();
+    std::fs::write(elsewhere.path().join("b.npz"), &file).unwrap();
+    std::os::unix::fs::symlink(elsewhere.path().join("b.npz"), folder.join("out.npz")).unwrap();
+    std::os::unix::fs::symlink(folder.join("a.npz"), folder.join("in.npz")).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", folder.join("device.npz")).unwrap();
+    std::fs::create_dir(folder.join("folder.npz")).unwrap();
+    assert!(ingest(&bench, &small_map("in.npz"), &file).is_ok(), "a link within the folder is followed");
+    for (name, why) in [
+        ("pipe.npz", "found a pipe, a socket or a device"),
+        ("out.npz", "found `out.npz`, a link out of it"),
+        ("device.npz", "found `device.npz`, a link out of it"),
+        ("folder.npz", "found a directory"),
+        ("missing.npz", "cannot read"),
+    ] {
+        let error = ingest(&bench, &small_map(name), &file).unwrap_err().to_string();
+        assert!(error.contains(why), "{name}: {error}");
+    }
+}
+
+#[test]
+fn the_arrays_are_part_of_the_source() {
+    let bench = Bench::new();
+    let of = |value: f32| npz_of(&[("k.npy", npy(&[2, 1, 3, 2], &[value; 12]))], CompressionMethod::Stored);
+    let first = ingest(&bench, &small_map("a.npz"), &of(0.5)).unwrap();
+    let second = ingest(&bench, &small_map("a.npz"), &of(0.25)).unwrap();
+    assert_ne!(first.sha256, second.sha256);
+    let entry = bench.store().manifest().sources[1].clone();
+    assert_eq!((entry.companions.len(), entry.companions[0].name.as_str()), (1, "a.npz"));
+    assert_eq!(ingest(&bench, &small_map("a.npz"), &of(0.25)).unwrap().sha256, second.sha256);
+}

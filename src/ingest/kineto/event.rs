@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::super::json::{Scan, bad_at};
 use super::super::problem::Bad;
-use super::super::time::{TimeUnit, decimal_ns};
+use super::super::time::{TimeUnit, decimal_ns, scaled_ns};
 use super::super::walk::{self, Unknown};
 
 /// The most unknown keys of an event that are counted.
@@ -23,6 +23,18 @@ pub(super) enum Id<'a> {
     Text(Cow<'a, str>),
 }
 
+/// The arguments that a column holds, by the places below.
+pub(super) const COLUMNS: [&str; 8] =
+    ["device", "stream", "correlation", "bytes", "registers per thread", "shared memory", "grid", "block"];
+pub(super) const DEVICE: usize = 0;
+pub(super) const STREAM: usize = 1;
+pub(super) const CORRELATION: usize = 2;
+const BYTES: usize = 3;
+const REGISTERS: usize = 4;
+const SHARED: usize = 5;
+const GRID: usize = 6;
+const BLOCK: usize = 7;
+
 /// What is kept of an event.
 #[derive(Debug, Default)]
 pub(super) struct Event<'a> {
@@ -35,23 +47,35 @@ pub(super) struct Event<'a> {
     /// Nanoseconds of `ts` and `dur`, and whether they are exact.
     pub(super) start: Option<(i64, bool)>,
     pub(super) duration: Option<(i64, bool)>,
-    pub(super) device: Option<u64>,
+    pub(super) device: Option<u32>,
     pub(super) stream: Option<u64>,
     pub(super) correlation: Option<u64>,
     pub(super) bytes: Option<u64>,
-    pub(super) registers: Option<u64>,
+    pub(super) registers: Option<u32>,
     pub(super) shared: Option<u64>,
     pub(super) grid: [Option<u32>; 3],
     pub(super) block: [Option<u32>; 3],
-    /// Keys of a kept column whose value is of another type.
-    pub(super) odd: Option<&'static str>,
+    /// A bit for each of [`COLUMNS`] whose value the column cannot hold.
+    odd: u8,
     pub(super) unknown: Unknown<'a>,
+    /// Whether it has more unknown keys than are counted.
+    pub(super) more_unknown: bool,
 }
 
 impl Event<'_> {
     /// Whether it becomes a row.
     pub(super) fn is_row(&self) -> bool {
         matches!(self.phase, b'X' | b'i' | b'I')
+    }
+
+    /// Whether something stands in one of [`COLUMNS`] that it cannot hold.
+    pub(super) fn is_odd(&self, column: usize) -> bool {
+        self.odd & (1 << column) != 0
+    }
+
+    /// Whether that is so of any.
+    pub(super) fn has_odd(&self) -> bool {
+        self.odd != 0
     }
 }
 
@@ -82,6 +106,10 @@ impl<'a> Event<'a> {
     ) -> Result<(), Bad> {
         match key {
             b"ph" => {
+                if let Some(phase) = scan.single() {
+                    self.phase = phase;
+                    return Ok(());
+                }
                 let text = walk::text(scan, bytes, "`ph`")?;
                 self.phase = if let [phase] = text.as_bytes() { *phase } else { 0 };
             }
@@ -109,15 +137,15 @@ impl<'a> Event<'a> {
 
     fn argument(&mut self, scan: &mut Scan<'a>, key: &'a [u8], at: usize) -> Result<(), Bad> {
         match key {
-            b"device" => self.device = self.whole(scan, "device")?,
-            b"stream" => self.stream = self.whole(scan, "stream")?,
+            b"device" => self.device = self.narrow(scan, DEVICE)?,
+            b"stream" => self.stream = self.whole(scan, STREAM)?,
             // Zero stands for none.
-            b"correlation" => self.correlation = self.whole(scan, "correlation")?.filter(|number| *number > 0),
-            b"bytes" => self.bytes = self.whole(scan, "bytes")?,
-            b"registers per thread" => self.registers = self.whole(scan, "registers per thread")?,
-            b"shared memory" => self.shared = self.whole(scan, "shared memory")?,
-            b"grid" => self.grid = self.three(scan, "grid")?,
-            b"block" => self.block = self.three(scan, "block")?,
+            b"correlation" => self.correlation = self.whole(scan, CORRELATION)?.filter(|number| *number > 0),
+            b"bytes" => self.bytes = self.whole(scan, BYTES)?,
+            b"registers per thread" => self.registers = self.narrow(scan, REGISTERS)?,
+            b"shared memory" => self.shared = self.whole(scan, SHARED)?,
+            b"grid" => self.grid = self.three(scan, GRID)?,
+            b"block" => self.block = self.three(scan, BLOCK)?,
             _ if is_known(key) => scan.skip()?,
             _ => self.unknown(scan, key, at)?,
         }
@@ -128,43 +156,50 @@ impl<'a> Event<'a> {
     fn unknown(&mut self, scan: &mut Scan<'a>, key: &'a [u8], at: usize) -> Result<(), Bad> {
         if self.unknown.len() < MOST {
             self.unknown.push((key, at));
+        } else {
+            self.more_unknown = true;
         }
         scan.skip()
     }
 
     /// A number of at least zero; anything else is noted and skipped, since operators use these keys in other ways.
-    fn whole(&mut self, scan: &mut Scan<'a>, key: &'static str) -> Result<Option<u64>, Bad> {
+    fn whole(&mut self, scan: &mut Scan<'a>, column: usize) -> Result<Option<u64>, Bad> {
         if matches!(scan.peek(), Some(b'0'..=b'9')) {
             let token = scan.number("a number")?;
             let value = std::str::from_utf8(token).ok().and_then(|digits| digits.parse().ok());
-            if value.is_none() {
-                self.odd = Some(key);
-            }
+            self.odd |= u8::from(value.is_none()) << column;
             return Ok(value);
         }
-        self.odd = Some(key);
+        self.odd |= 1 << column;
         scan.skip()?;
         Ok(None)
     }
 
-    fn three(&mut self, scan: &mut Scan<'a>, key: &'static str) -> Result<[Option<u32>; 3], Bad> {
+    /// As [`Event::whole`], for a column of 32 bits.
+    fn narrow(&mut self, scan: &mut Scan<'a>, column: usize) -> Result<Option<u32>, Bad> {
+        let Some(value) = self.whole(scan, column)? else { return Ok(None) };
+        let narrow = u32::try_from(value).ok();
+        self.odd |= u8::from(narrow.is_none()) << column;
+        Ok(narrow)
+    }
+
+    fn three(&mut self, scan: &mut Scan<'a>, column: usize) -> Result<[Option<u32>; 3], Bad> {
         let mut found = [None; 3];
         if scan.peek() != Some(b'[') {
-            self.odd = Some(key);
+            self.odd |= 1 << column;
             scan.skip()?;
             return Ok(found);
         }
-        let mut at = 0;
-        walk::list(scan, key, &mut |scan| {
-            let value = self.whole(scan, key)?.and_then(|value| u32::try_from(value).ok());
-            if let (Some(place), Some(value)) = (found.get_mut(at), value) {
-                *place = Some(value);
-            } else {
-                self.odd = Some(key);
+        let mut at = 0_usize;
+        walk::list(scan, "three numbers", &mut |scan| {
+            let value = self.narrow(scan, column)?;
+            if let Some(place) = found.get_mut(at) {
+                *place = value;
             }
             at += 1;
             Ok(())
         })?;
+        self.odd |= u8::from(at != found.len()) << column;
         Ok(found)
     }
 }
@@ -262,10 +297,18 @@ fn id<'a>(scan: &mut Scan<'a>, bytes: &'a [u8], what: &str) -> Result<Id<'a>, Ba
 
 /// Nanoseconds, exact where the file has no more than three decimals; none for `null`.
 fn instant(scan: &mut Scan<'_>, what: &str, unit: TimeUnit) -> Result<Option<(i64, bool)>, Bad> {
+    scan.peek();
+    let at = scan.at();
+    // Nearly all numbers are short, and are read once.
+    if let Some((digits, decimals)) = scan.short_decimal() {
+        if let Some(ns) = scaled_ns(digits, decimals, unit) {
+            return Ok(Some((ns, true)));
+        }
+        scan.back(at);
+    }
     if walk::null(scan)? {
         return Ok(None);
     }
-    let at = scan.at();
     let token = scan.number(what)?;
     let (negative, digits) = match token.strip_prefix(b"-") {
         Some(digits) => (true, digits),

@@ -62,7 +62,10 @@ fn whole_microseconds_since_1970() {
     assert_eq!((summary.format, summary.compression), ("kineto", "gzip"));
     assert_eq!((summary.rows_in, summary.rows_out, summary.rows_rejected), (840, 840, 0));
     assert_eq!(summary.tables, [("kernels", 98), ("annotations", 742)]);
-    assert_eq!(codes(&summary), [("flow_events", 470), ("metadata_events", 38)]);
+    assert_eq!(codes(&summary), [("device_properties", 1), ("flow_events", 470), ("metadata_events", 38)]);
+    let devices = "devices 0 to 7: `NVIDIA A100-PG509-200`, 42297524224 bytes of memory, 108 multiprocessors, compute \
+                   capability 8.0";
+    assert_eq!(summary.log[0].message, devices);
     let kernels = read(&bench, &KERNELS);
     assert_eq!(words(&kernels, "category"), counts([("kernel", 79), ("copy", 16), ("fill", 3)]));
     let durations = known::<Int64Type>(&kernels, "duration_ns");
@@ -100,7 +103,8 @@ fn decimals_since_1970_are_exact() {
     let bench = Bench::new();
     let summary = ingest(&bench, &sample("kineto/resnet_v100_cut.json"));
     assert_eq!((summary.rows_in, summary.rows_rejected), (40, 0));
-    assert_eq!(codes(&summary), [("flow_events", 25), ("metadata_events", 3), ("launch_elsewhere", 1)]);
+    let expected = [("device_properties", 1), ("flow_events", 25), ("metadata_events", 3), ("launch_elsewhere", 1)];
+    assert_eq!(codes(&summary), expected);
     let kernels = read(&bench, &KERNELS);
     assert_eq!(known::<Int64Type>(&kernels, "start_ns")[0], 1_712_195_495_505_582_988);
     assert_eq!(known::<Int64Type>(&kernels, "duration_ns").iter().sum::<i64>(), 7_680 + 3_936 + 17_600);
@@ -127,7 +131,8 @@ fn a_base_behind_the_events_is_added() {
     let summaries = bench.ingest(&[&path, &packed], &Options::standard()).unwrap();
     for summary in &summaries {
         assert_eq!((summary.rows_in, summary.rows_out), (10, 10));
-        assert_eq!(codes(summary), [("flow_events", 3), ("metadata_events", 58), ("base_time", 1)]);
+        let expected = [("device_properties", 1), ("flow_events", 3), ("metadata_events", 58), ("base_time", 1)];
+        assert_eq!(codes(summary), expected);
     }
     let kernels = read(&bench, &KERNELS);
     assert_eq!(known::<Int64Type>(&kernels, "start_ns"), [1_730_156_791_097_444_592; 2]);
@@ -206,7 +211,9 @@ fn what_is_odd_is_logged() {
         [
             ("event_phase", 1, Some(4), "an event that is neither range nor instant was not stored"),
             ("time_rounded", 1, Some(2), "a timestamp was rounded to the nanosecond"),
-            ("odd_value", 1, Some(2), "`bytes` of a kernel is not what it should be: a number of at least zero"),
+            ("odd_value", 1, Some(2), "`device` of a kernel is not what it should be: a number from 0 to 2^32 - 1"),
+            ("odd_value", 1, Some(2), "`bytes` of a kernel is not what it should be: a number from 0 to 2^64 - 1"),
+            ("odd_value", 1, Some(2), "`grid` of a kernel is not what it should be: three numbers from 0 to 2^32 - 1"),
             ("unknown_key", 2, Some(2), "the key `new` is not part of the format"),
             ("unknown_key", 1, Some(3), "the key `extra` is not part of the format"),
             ("launch_elsewhere", 1, None, "a kernel has no launch within 64 events"),
@@ -214,13 +221,65 @@ fn what_is_odd_is_logged() {
     );
     let kernels = read(&bench, &KERNELS);
     assert_eq!(known::<UInt64Type>(&kernels, "stream"), [u64::MAX]);
-    assert_eq!(known::<UInt32Type>(&kernels, "device"), [0]);
+    // Nothing takes the place of a device that cannot be one.
+    assert_eq!(maybe::<UInt32Type>(&kernels, "device"), [None]);
     assert_eq!(maybe::<UInt32Type>(&kernels, "grid_y"), [Some(2)]);
     assert_eq!(maybe::<UInt32Type>(&kernels, "grid_z"), [None]);
     let annotations = read(&bench, &ANNOTATIONS);
     let names: Vec<String> = text(&annotations, "name").into_iter().flatten().collect();
     assert_eq!(names, ["op", "m\u{f6}del.py(12): forward", "<built-in method a/b of type>"]);
     assert_eq!(maybe::<Int64Type>(&annotations, "duration_ns"), [Some(1000), None, None]);
+}
+
+#[test]
+fn values_out_of_range_are_unknown_and_counted() {
+    let bench = Bench::new();
+    let events = [
+        // A device and a stream by `pid` and `tid` alone; then ones that cannot be.
+        r#"{"ph": "X", "cat": "kernel", "name": "k0", "pid": 3, "tid": 7, "ts": 1, "dur": 1}"#,
+        r#"{"ph": "X", "cat": "kernel", "name": "k1", "pid": 4294967296, "tid": "x", "ts": 1, "dur": 1}"#,
+        r#"{"ph": "X", "cat": "kernel", "name": "k2", "pid": 1, "tid": 7, "ts": 1, "dur": 1, "args": {"device": 4294967296, "stream": -1, "correlation": -5, "registers per thread": 4294967296, "shared memory": 1.5, "block": [1, 2, 4294967296]}}"#,
+        r#"{"ph": "X", "cat": "gpu_user_annotation", "name": "a0", "pid": 0, "tid": 7, "ts": 1, "dur": 1, "args": {"device": -1}}"#,
+        r#"{"ph": "X", "cat": "gpu_user_annotation", "name": "a1", "pid": "x", "tid": "y", "ts": 1, "dur": 1}"#,
+        r#"{"ph": "X", "cat": "cpu_op", "name": "a2", "pid": -1, "tid": -4294967297, "ts": 1, "dur": 1, "args": {"device": -1}}"#,
+        r#"{"ph": "X", "cat": "cpu_op", "name": "a3", "pid": 1, "tid": -2147483648, "ts": 1, "dur": 1, "args": {"correlation": -1}}"#,
+        r#"{"ph": "X", "cat": "cpu_op", "name": "a4", "pid": 1, "tid": 1, "ts": 9223372036854775, "dur": 9223372036854775}"#,
+    ];
+    let summary = ingest(&bench, &bench.file("a", profile(&events)));
+    // An event that ends beyond what an instant can be is no row.
+    assert_eq!((summary.rows_in, summary.rows_out, summary.rows_rejected), (8, 7, 1));
+    let kernels = read(&bench, &KERNELS);
+    assert_eq!(maybe::<UInt32Type>(&kernels, "device"), [Some(3), None, None]);
+    assert_eq!(maybe::<UInt64Type>(&kernels, "stream"), [Some(7), None, None]);
+    assert_eq!(maybe::<UInt64Type>(&kernels, "correlation"), [None; 3]);
+    assert_eq!(maybe::<UInt32Type>(&kernels, "registers"), [None; 3]);
+    assert_eq!(maybe::<UInt64Type>(&kernels, "shared_bytes"), [None; 3]);
+    assert_eq!(maybe::<UInt32Type>(&kernels, "block_y"), [None, None, Some(2)]);
+    assert_eq!(maybe::<UInt32Type>(&kernels, "block_z"), [None; 3]);
+    let annotations = read(&bench, &ANNOTATIONS);
+    assert_eq!(text(&annotations, "domain"), [Some("stream 7".to_owned()), None, None, None]);
+    assert_eq!(maybe::<UInt64Type>(&annotations, "process"), [None, None, None, Some(1)]);
+    assert_eq!(maybe::<UInt64Type>(&annotations, "thread"), [None, None, None, Some(1 << 31)]);
+    let odd: Vec<_> = summary.log.iter().filter(|entry| entry.code == "odd_value").collect();
+    assert_eq!(odd.iter().map(|entry| entry.count).collect::<Vec<_>>(), vec![1; 13]);
+    assert!(odd.iter().all(|entry| entry.first_line.is_some()), "{odd:?}");
+}
+
+#[test]
+fn devices_are_told_in_runs() {
+    let told = super::devices::described;
+    let text = br#"[{"id": 0, "name": "A", "numSms": 1, "serial": "SECRET"}, {"id": 1, "name": "A", "numSms": 1}, {"id": 3, "name": "A", "numSms": 1}, {"name": "B"}, {"id": 4}]"#;
+    let expected = [
+        "devices 0 to 1: `A`, 1 multiprocessors",
+        "device 3: `A`, 1 multiprocessors",
+        "a device without a number: `B`",
+        "device 4: nothing is said of it",
+    ];
+    assert_eq!(told(text), expected);
+    assert_eq!(told(b"[]"), Vec::<String>::new());
+    assert_eq!(told(b"{\"id\": 0"), ["`deviceProperties` is no list of devices, and was not read"]);
+    let many: Vec<String> = (0..200).map(|id| format!("{{\"id\": {}}}", 2 * id)).collect();
+    assert_eq!(told(format!("[{}]", many.join(",")).as_bytes()).len(), 64);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 use arrow::array::{AsArray, RecordBatch};
 use arrow::datatypes::{ArrowPrimitiveType, Float64Type, UInt32Type, UInt64Type};
-use engine::schema::captured;
+use engine::schema::{canonical, captured};
 
 use super::super::Options;
 use super::super::tests::{Bench, check_law, column, quarantine, read as stored, sample, text};
@@ -65,7 +65,8 @@ fn layers_have_their_names() {
 
 #[test]
 fn a_skewed_row_is_three_measurements() {
-    let found = profile("skew", 24);
+    let found = profile("skew", 8);
+    assert_eq!(found.iter().map(RecordBatch::num_rows).sum::<usize>(), 24, "three times were measured of each row");
     assert_eq!(ops(&found)[..4], ["attention_generation"; 4]);
     assert_eq!(ops(&found)[18..], ["attention_mixed"; 6]);
     // n 2, one of 512 and one of 128 tokens.
@@ -120,6 +121,30 @@ fn a_profile_without_its_device_is_refused() {
     assert!(error.contains("does not describe a profile") && error.contains("gpu"), "{error}");
 }
 
+/// Rows depend on the device that `meta.yaml` names, so that it is part of the source.
+#[test]
+fn the_description_is_part_of_the_source() {
+    let bench = Bench::new();
+    let path = folders(&bench, META, "dense.csv", "layer,tokens,time_us\nact_fn,1,2.592\n");
+    bench.ingest(&[&path], &Options::standard()).unwrap();
+    let sources = stored(&bench, &canonical::SOURCES);
+    let listed = text(&sources, "companions")[0].clone().unwrap();
+    let (hash, name) = listed.split_once(' ').unwrap();
+    assert_eq!((hash.len(), name.ends_with("meta.yaml")), (64, true), "{listed}");
+    let entry = bench.store().manifest().sources[0].clone();
+    assert_eq!(entry.companions[0].sha256, hash);
+    assert_ne!(entry.own_sha256.unwrap(), entry.sha256);
+    let error = bench.ingest(&[&path], &Options::standard()).unwrap_err().to_string();
+    assert!(error.contains("with the contents of source 0"), "{error}");
+    assert!(crate::ingest::known_source(&bench.store(), &path).is_some());
+    // Another device is another source.
+    let path =
+        folders(&bench, &META.replace("gpu:", "gpu: other #"), "dense.csv", "layer,tokens,time_us\nact_fn,1,2.592\n");
+    assert!(crate::ingest::known_source(&bench.store(), &path).is_none());
+    bench.ingest(&[&path], &Options::standard()).unwrap();
+    assert_eq!(bench.store().manifest().sources.len(), 2);
+}
+
 #[test]
 fn bad_lines_are_set_aside() {
     let bench = Bench::new();
@@ -138,7 +163,8 @@ fn bad_lines_are_set_aside() {
                 2,1,0,0,128,512,999,1,2,3\n2,3,0,0,128,512,320,1,2,3\n0,0,0,0,0,0,0,1,2,3\n";
     let path = folders(&bench, META, "skew.csv", skew);
     let summaries = bench.ingest(&[&path], &quarantine()).unwrap();
-    assert_eq!((summaries[0].rows_out, summaries[0].rows_rejected), (3, 3));
+    assert_eq!((summaries[0].rows_in, summaries[0].rows_out, summaries[0].rows_rejected), (4, 1, 3));
+    assert_eq!(summaries[0].tables, [("op_timings", 3)]);
 
     let bench = Bench::new();
     let attention = "prefill_chunk,kv_prefill,n_decode,kv_decode,time_us\n0,0,0,16,8.3\n0,0,1,16,8.3\n";

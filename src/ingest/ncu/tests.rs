@@ -88,7 +88,9 @@ fn a_long_file_is_grouped_by_launch() {
     );
     let bench = Bench::new();
     let summary = &bench.ingest(&[&bench.file("ncu.csv", &content)], &Options::standard()).unwrap()[0];
-    assert_eq!((summary.format, summary.rows_in, summary.rows_out), ("ncu", 2, 2));
+    // Each line is a row: five metrics of two launches.
+    assert_eq!((summary.format, summary.rows_in, summary.rows_out), ("ncu", 5, 5));
+    assert_eq!(summary.tables, [("kernels", 2), ("counters", 5)]);
     check_law(&bench);
     let kernels = bench.store().read(&KERNELS).unwrap();
     assert_eq!(numbers::<UInt64Type>(&kernels, "dram_read_bytes"), [Some(2816), None]);
@@ -106,6 +108,34 @@ fn a_long_file_is_grouped_by_launch() {
         summary.log.iter().filter(|entry| entry.code == "printed_line").map(|entry| entry.count).sum::<u64>(),
         2
     );
+}
+
+#[test]
+fn metrics_that_stand_twice_are_counted() {
+    let row = |metric: &str, value: &str| {
+        format!(
+            "\"0\",\"1\",\"p\",\"h\",\"k\",\"1\",\"7\",\"\",\"\",\"0\",\"7.5\",\"s\",\"{metric}\",\"byte/block\",\"{value}\"\n"
+        )
+    };
+    let shared = "launch__shared_mem_per_block_static";
+    let bench = Bench::new();
+    let content = format!("{LONG}{}{}{}", row(shared, "100"), row("other", "1"), row(shared, "100"));
+    let summary = &bench.ingest(&[&bench.file("ncu.csv", &content)], &Options::standard()).unwrap()[0];
+    assert_eq!(summary.tables, [("kernels", 1), ("counters", 3)]);
+    let again = summary.log.iter().find(|entry| entry.code == "counter_again").unwrap();
+    assert_eq!((again.count, again.first_line), (1, Some(4)));
+    assert_eq!(numbers::<UInt64Type>(&bench.store().read(&KERNELS).unwrap(), "shared_bytes"), [Some(100)]);
+
+    // In a wide file the header says it once for all launches, and rows are launches.
+    let bench = Bench::new();
+    let wide = "\"ID\",\"Process ID\",\"Kernel Name\",\"dram__read_bytes\",\"dram__read_bytes\"\n\
+                \"\",\"\",\"\",\"byte\",\"byte\"\n\"0\",\"1\",\"k\",\"5\",\"9\"\n\"1\",\"1\",\"k\",\"6\",\"9\"\n";
+    let summary = &bench.ingest(&[&bench.file("ncu.csv", wide)], &Options::standard()).unwrap()[0];
+    assert_eq!((summary.rows_in, summary.rows_out), (2, 2));
+    assert_eq!(summary.log.iter().find(|entry| entry.code == "counter_again").unwrap().count, 2);
+    assert_eq!(numbers::<UInt64Type>(&bench.store().read(&KERNELS).unwrap(), "dram_read_bytes"), [Some(5), Some(6)]);
+    let error = bench.error("\"ID\",\"Process ID\",\"Kernel Name\",\"Kernel Name\"\n\"0\",\"1\",\"k\",\"l\"\n");
+    assert!(error.to_string().contains("expected each column once, found `Kernel Name` twice"), "{error}");
 }
 
 /// Names of hosts and processes stand in no table and no message, whatever is wrong with a row.

@@ -67,6 +67,9 @@ fn a_folder_is_one_capture() {
     let summary = &bench.ingest(&[&path], &quarantine()).unwrap()[0];
     assert_eq!((summary.format, summary.rows_in, summary.rows_rejected), ("nsys_parquet", 4, 1));
     check_law(&bench);
+    let entry = bench.store().manifest().sources[0].clone();
+    let names: Vec<&str> = entry.companions.iter().map(|one| one.name.as_str()).collect();
+    assert_eq!(names, ["CUPTI_ACTIVITY_KIND_RUNTIME.parquet", "StringIds.parquet"]);
     let kernels = bench.store().read(&KERNELS).unwrap();
     let column = |name: &str| kernels[0].column_by_name(name).unwrap().clone();
     assert_eq!(column("duration_ns").as_primitive::<Int64Type>().values().to_vec(), [10, 30]);
@@ -74,6 +77,38 @@ fn a_folder_is_one_capture() {
     assert_eq!(column("process").as_primitive::<UInt64Type>().value(0), 5);
     assert_eq!(text(&kernels, "name")[0].as_deref(), Some("gemm"));
     assert_eq!(text(&bench.store().read(&ANNOTATIONS).unwrap(), "name")[0].as_deref(), Some("cudaLaunchKernel"));
+}
+
+/// What another table says changes the rows, so that it makes another source.
+#[test]
+fn the_other_tables_are_part_of_the_source() {
+    let bench = Bench::new();
+    let folder = tempfile::tempdir().unwrap();
+    let kernel = vec![("start", ints(&[100])), ("end", ints(&[110])), ("demangledName", ints(&[1]))];
+    let path = table(folder.path(), "CUPTI_ACTIVITY_KIND_KERNEL", kernel);
+    for name in ["gemm", "flash"] {
+        let values: ArrayRef = Arc::new(StringArray::from(vec![name]));
+        table(folder.path(), "StringIds", vec![("id", ints(&[1])), ("value", values)]);
+        bench.ingest(&[&path], &Options::standard()).unwrap();
+        let error = bench.ingest(&[&path], &Options::standard()).unwrap_err().to_string();
+        assert!(error.contains("expected a new file"), "{error}");
+    }
+    let sources = bench.store().manifest().sources.clone();
+    assert_eq!(sources[0].own_sha256, sources[1].own_sha256);
+    assert_ne!(sources[0].sha256, sources[1].sha256);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_pipe_in_the_folder_is_refused() {
+    let bench = Bench::new();
+    let folder = tempfile::tempdir().unwrap();
+    let path = table(folder.path(), "CUPTI_ACTIVITY_KIND_KERNEL", vec![("start", ints(&[1])), ("end", ints(&[2]))]);
+    assert!(
+        std::process::Command::new("mkfifo").arg(folder.path().join("StringIds.parquet")).status().unwrap().success()
+    );
+    let error = bench.ingest(&[&path], &Options::standard()).unwrap_err().to_string();
+    assert!(error.contains("StringIds.parquet`, found a pipe, a socket or a device"), "{error}");
 }
 
 #[test]

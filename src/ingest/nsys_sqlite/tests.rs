@@ -146,6 +146,60 @@ fn optional_tables_suffixes_and_several_processes() {
     assert!(!format!("{:?}", summary.log).contains("GPU_METRICS"), "an empty table is not missed");
 }
 
+/// Two machines whose processes have one number and the same correlations.
+#[test]
+fn processes_of_two_machines_are_told_apart() {
+    let (a, b) = ((1_i64 << 48) | (5 << 24), (2_i64 << 48) | (5 << 24));
+    let sql = format!(
+        "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INT, end INT, correlationId INT, globalPid INT);
+         INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (100, 110, 1, {a}), (200, 230, 1, {b});
+         CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INT, end INT, globalTid INT, correlationId INT);
+         INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (90, 95, {a} | 7, 1), (150, 155, {b} | 7, 1);
+         CREATE TABLE NVTX_EVENTS (start INT, end INT, eventType INT, text TEXT, domainId INT, globalTid INT);
+         INSERT INTO NVTX_EVENTS VALUES (1, NULL, 75, 'A', 3, {a}), (1, NULL, 75, 'B', 3, {b}),
+            (2, 3, 59, 'in A', 3, {a}), (2, 3, 59, 'in B', 3, {b});"
+    );
+    let bench = Bench::new();
+    let summary = &bench.ingest(&[&database(&bench, &sql)], &Options::standard()).unwrap()[0];
+    let kernels = bench.store().read(&KERNELS).unwrap();
+    assert_eq!(numbers::<Int64Type>(&kernels, "launch_ns"), [Some(90), Some(150)]);
+    assert_eq!(numbers::<UInt64Type>(&kernels, "process"), [Some(5), Some(5)]);
+    let annotations = bench.store().read(&ANNOTATIONS).unwrap();
+    assert_eq!(text(&annotations, "domain")[2..], ["A", "B"].map(|domain| Some(domain.to_owned())));
+    let told = summary.log.iter().find(|entry| entry.code == "several_hosts").unwrap();
+    assert_eq!(told.count, 3, "a call, a kernel and a range of the second machine");
+}
+
+/// SQLite keeps texts in UTF-16 where a program asked for it.
+#[test]
+fn texts_in_utf_16_are_read() {
+    for encoding in ["UTF-16le", "UTF-16be"] {
+        let sql = format!(
+            "PRAGMA encoding = '{encoding}'; {STRINGS}
+             CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INT, end INT, shortName INT);
+             INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (1, 2, 1);"
+        );
+        let bench = Bench::new();
+        let path = database(&bench, &sql);
+        assert!(memchr::memmem::find(&fs::read(&path).unwrap(), b"CUPTI_ACTIVITY").is_none());
+        let summary = &bench.ingest(&[&path], &Options::standard()).unwrap()[0];
+        assert_eq!((summary.format, summary.rows_out), ("nsys_sqlite", 1));
+        assert_eq!(text(&bench.store().read(&KERNELS).unwrap(), "name"), [Some("gemm".to_owned())]);
+    }
+}
+
+#[test]
+fn a_computed_column_that_is_not_read_harms_nobody() {
+    let sql = "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INT, end INT); INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (1, 2);
+         CREATE TABLE OSRT_API (start INT, twice INT AS (2 * start)); INSERT INTO OSRT_API (start) VALUES (1);
+         CREATE TABLE CUDNN_EVENTS (start INT, twice INT AS (2 * start));";
+    let bench = Bench::new();
+    let summary = &bench.ingest(&[&database(&bench, sql)], &Options::standard()).unwrap()[0];
+    let not_read: Vec<_> = summary.log.iter().filter(|entry| entry.code == "table_not_read").collect();
+    assert_eq!((summary.rows_out, not_read.len()), (1, 1));
+    assert!(not_read[0].message.contains("OSRT_API"), "{not_read:?}");
+}
+
 #[test]
 fn what_a_program_printed_is_no_name() {
     let sql = format!(

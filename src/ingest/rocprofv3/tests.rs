@@ -64,7 +64,8 @@ fn columns_are_found_by_name() {
         assert_eq!(numbers::<UInt32Type>(&kernels, "grid_x"), [Some(grid)]);
         assert_eq!(numbers::<UInt64Type>(&kernels, "shared_bytes"), [Some(shared)]);
         assert_eq!(numbers::<UInt32Type>(&kernels, "registers"), [registers]);
-        assert!(summary.log.iter().all(|entry| entry.code == "column_not_stored"), "{:?}", summary.log);
+        let expected = ["column_not_stored", "process_of_guid"];
+        assert!(summary.log.iter().all(|entry| expected.contains(&entry.code)), "{:?}", summary.log);
     }
     let bench = Bench::new();
     bench.ingest(&[&sample("rocprofv3/kernel_trace.csv")], &Options::standard()).unwrap();
@@ -82,7 +83,9 @@ fn several_counters_of_a_dispatch_meet_in_one_kernel() {
     );
     let bench = Bench::new();
     let summary = read_text(&bench, "counters.csv", &content);
-    assert_eq!((summary.rows_in, summary.rows_out, summary.rows_rejected), (4, 2, 2));
+    // Each line is a row: three counters of two kernels.
+    assert_eq!((summary.rows_in, summary.rows_out, summary.rows_rejected), (5, 3, 2));
+    assert_eq!(summary.tables, [("kernels", 2), ("counters", 3)]);
     let kernels = bench.store().read(&KERNELS).unwrap();
     assert_eq!(numbers::<UInt64Type>(&kernels, "dram_read_bytes"), [Some(2560), None]);
     assert_eq!(numbers::<UInt64Type>(&kernels, "dram_write_bytes"), [Some(1024), None]);
@@ -90,6 +93,33 @@ fn several_counters_of_a_dispatch_meet_in_one_kernel() {
     assert_eq!(numbers::<UInt64Type>(&counters, "kernel_id"), [Some(0), Some(0), Some(1)]);
     assert_eq!(text(&counters, "counter")[1], Some("WRITE_SIZE".to_owned()));
     assert!(summary.log.iter().any(|entry| entry.code == "unknown_column"), "{:?}", summary.log);
+}
+
+#[test]
+fn guids_are_processes() {
+    let header = "Guid,Agent_Id,Dispatch_Id,Kernel_Name,Correlation_Id,Start_Timestamp,End_Timestamp";
+    let rows = "b-1,1,1,k,1,10,20\na-2,1,1,k,1,11,21\nb-1,1,2,k,2,30,40\n,1,3,k,3,50,60\n";
+    let bench = Bench::new();
+    let summary = read_text(&bench, "kernel_trace.csv", &format!("{header}\n{rows}"));
+    let kernels = bench.store().read(&KERNELS).unwrap();
+    assert_eq!(numbers::<UInt64Type>(&kernels, "process"), [Some(0), Some(1), Some(0), None]);
+    let log: Vec<_> = summary.log.iter().map(|entry| (entry.code, entry.message.as_str())).collect();
+    assert_eq!(log, [("process_of_guid", "`process` counts the values of `Guid`, of which there are 2")]);
+}
+
+#[test]
+fn what_stands_twice_is_counted_or_refused() {
+    let header = "Dispatch_Id,Agent_Id,Process_Id,Kernel_Name,Counter_Name,Counter_Value";
+    let rows = "1,0,7,k,FETCH_SIZE,2\n1,0,7,k,FETCH_SIZE,5\n2,0,7,k,FETCH_SIZE,1\n";
+    let bench = Bench::new();
+    let summary = read_text(&bench, "counters.csv", &format!("{header}\n{rows}"));
+    assert_eq!(summary.rows_out, 3);
+    let again: Vec<_> = summary.log.iter().map(|entry| (entry.code, entry.count, entry.first_line)).collect();
+    assert_eq!(again, [("counter_again", 1, Some(3))]);
+    let kernels = bench.store().read(&KERNELS).unwrap();
+    assert_eq!(numbers::<UInt64Type>(&kernels, "dram_read_bytes"), [Some(2048), Some(1024)]);
+    let error = bench.error(format!("{header},agent_id\n1,0,7,k,A,1,1\n"));
+    assert!(error.to_string().contains("expected each column once"), "{error}");
 }
 
 #[test]

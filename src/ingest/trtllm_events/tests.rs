@@ -63,6 +63,36 @@ fn column_of(rows: &[arrow::array::RecordBatch], name: &str) -> Vec<Option<u64>>
     rows.iter().flat_map(|batch| batch.column_by_name(name).unwrap().as_primitive::<UInt64Type>().iter()).collect()
 }
 
+/// A list as `json.dumps(events, indent=2)` prints it, with an event in it that is bad.
+#[test]
+fn a_printed_list_is_read() {
+    let bench = Bench::new();
+    let printed = |event: &str| {
+        let value: serde_json::Value = serde_json::from_str(event).unwrap();
+        serde_json::to_string_pretty(&value).unwrap()
+    };
+    let removed = |id: u32| format!(r#"{{"event_id": {id}, "data": {{"type": "removed", "block_hashes": [7, 8]}}}}"#);
+    let bad = r#"{"event_id": -2, "data": {"type": "created"}}"#;
+    let list = printed(&format!("[{CREATED}, {}, {bad}, {}]", removed(1), removed(3)));
+    for text in [
+        list.clone(),
+        format!("\u{feff}{list}\n"),
+        format!("{}\n{}\n{}\n{}\n", printed(CREATED), printed(&removed(1)), printed(bad), printed(&removed(3))),
+    ] {
+        let path = bench.file("a", &text);
+        assert_eq!(inspect(&path).unwrap().format, Some("trtllm_events"), "{text}");
+        let summary = bench.ingest(&[&path], &quarantine()).unwrap().remove(0);
+        assert_eq!((summary.rows_out, summary.rows_rejected), (5, 1));
+        // 2 came, and could not be read; who sent it is not known.
+        assert!(summary.log.iter().any(|entry| entry.code == "lost_messages"), "{:?}", summary.log);
+    }
+    check_law(&bench);
+    let rejects = read(&bench, &engine::schema::canonical::REJECTS);
+    let lines: Vec<&str> = list.lines().collect();
+    let place = lines.iter().position(|line| line.contains("-2")).unwrap() as u64 + 1;
+    assert_eq!(column::<UInt64Type>(&rejects, "line")[0], place);
+}
+
 #[test]
 fn bad_events_are_refused_one_by_one() {
     let bench = Bench::new();

@@ -57,6 +57,8 @@ fn sound(root: &Path, change: impl FnOnce(&mut crate::store::Transaction<'_>)) -
         path: "x".to_owned(),
         format: "x".to_owned(),
         sha256: "x".to_owned(),
+        own_sha256: None,
+        companions: Vec::new(),
         bytes: 1,
         rows_in: 4,
         rows_out: 3,
