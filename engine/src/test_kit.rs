@@ -83,6 +83,8 @@ fn toy_group(keep: Keep) -> PlanGroup {
             read_flops: 0.0,
             write_flops: 0.0,
             score_flops: 0.0,
+            beside: None,
+            lower: None,
         },
         layers: 1.0,
         token_bytes_per_accelerator: 1.0,

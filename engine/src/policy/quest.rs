@@ -66,7 +66,7 @@ fn choose(args: &Args, head: &Head<'_>, _: u32, step: &Step<'_>, units: &mut Uni
         return Ok(());
     }
     let (mut scores, mut marks) = std::mem::take(&mut units.scratch);
-    let found = page_scores(args, head, step, page, &mut scores);
+    let found = page_scores(("quest", args.is_word("by", "bound")), head, step, page, &mut scores);
     if found.is_ok() {
         marks.clear();
         marks.resize(scores.len(), false);
@@ -86,14 +86,20 @@ fn choose(args: &Args, head: &Head<'_>, _: u32, step: &Step<'_>, units: &mut Uni
     found
 }
 
-/// The score of each page.
-fn page_scores(args: &Args, head: &Head<'_>, step: &Step<'_>, page: u32, scores: &mut Vec<f32>) -> Result<()> {
+/// The score of each page, by its recorded bound or by its true mass. `stage` is who asks.
+pub(super) fn page_scores(
+    (stage, by_bound): (&str, bool),
+    head: &Head<'_>,
+    step: &Step<'_>,
+    page: u32,
+    scores: &mut Vec<f32>,
+) -> Result<()> {
     let unit = head.unit_tokens();
     scores.clear();
-    if args.is_word("by", "bound") {
+    if by_bound {
         let bounds = step.page_bound.filter(|_| unit == page).ok_or_else(|| {
             let message = format!(
-                "`quest` needs channel `page_bound` in pages of {page} tokens for {}, step {}, but the recording {}",
+                "`{stage}` needs channel `page_bound` in pages of {page} tokens for {}, step {}, but the recording {}",
                 head.place(),
                 step.step,
                 if step.page_bound.is_some() { format!("has pages of {unit}") } else { "does not have it".to_owned() }
@@ -104,7 +110,7 @@ fn page_scores(args: &Args, head: &Head<'_>, step: &Step<'_>, page: u32, scores:
         return Ok(());
     }
     if !page.is_multiple_of(unit) {
-        let message = format!("`quest`: pages of {page} tokens cannot be told apart in recorded blocks of {unit}");
+        let message = format!("`{stage}`: pages of {page} tokens cannot be told apart in recorded blocks of {unit}");
         return Err(Error::run(message).hint(format!("use a multiple: `page={}`", page.next_multiple_of(unit))));
     }
     scores.extend(step.mass.chunks((page / unit) as usize).map(|mass| mass.iter().sum::<f32>()));

@@ -1,6 +1,7 @@
 //! Stacks of stages: parsing, canonical text, and which stages go together.
 
 use super::minicache::Merge;
+use super::recovery::{self, OfSelection};
 use super::{Args, Channel, Distortion, Floor, Format, Kept, Rule, Selection, kind, select};
 use crate::error::{Error, Result};
 use crate::model::{Attention, KvShape};
@@ -33,6 +34,7 @@ const TWO_HEADS: KvShape = KvShape {
 #[derive(Debug, Clone)]
 pub struct Stack {
     stages: Vec<Stage>,
+    recovery: OfSelection,
     measured: Option<Measured>,
 }
 
@@ -93,7 +95,8 @@ impl Stack {
         for part in split(text)? {
             stages.push(stage(part).map_err(|error| error.context(format!("policy `{text}`")))?);
         }
-        let stack = Self { stages, measured: None };
+        let mut stack = Self { stages, recovery: OfSelection::default(), measured: None };
+        stack.recovery = recovery::attach(&mut stack.stages).map_err(|error| error.context(format!("policy `{text}`")))?;
         stack.check().map_err(|error| error.context(format!("policy `{text}`")))?;
         Ok(stack)
     }
@@ -136,11 +139,21 @@ impl Stack {
         self.measured.as_ref()
     }
 
+    /// What recovers the losses of the selection.
+    pub fn recovery(&self) -> &OfSelection {
+        &self.recovery
+    }
+
+    /// Whether one pair stands for what the selection drops: by a stage of its own, or by the selection's rule.
+    pub fn has_stand_in(&self) -> bool {
+        self.recovery.compensate || self.selection().is_some_and(|(args, _)| args.kind().name == "razor")
+    }
+
     /// The stage that sets the number format, if there is one.
     pub fn format(&self) -> Option<(&Args, &Format)> {
         self.stages.iter().find_map(|stage| match &stage.rule {
             Rule::Format(format) => Some((&stage.args, format)),
-            Rule::Select(_) | Rule::Merge(_) => None,
+            Rule::Select(_) | Rule::Merge(_) | Rule::Recover(_) => None,
         })
     }
 
@@ -148,7 +161,7 @@ impl Stack {
     pub fn merge(&self) -> Option<(&Args, &Merge)> {
         self.stages.iter().find_map(|stage| match &stage.rule {
             Rule::Merge(merge) => Some((&stage.args, merge)),
-            Rule::Select(_) | Rule::Format(_) => None,
+            Rule::Select(_) | Rule::Format(_) | Rule::Recover(_) => None,
         })
     }
 

@@ -173,6 +173,8 @@ mod tests {
             read_flops: 0.0,
             write_flops: 0.0,
             score_flops: 0.0,
+            beside: None,
+            lower: None,
         }
     }
 

@@ -117,6 +117,20 @@ pub static ATTENTION_ERROR: Table = Table {
             "",
             "vectors (exact, with queries, K and V) or norms (estimated from masses and norms).",
         ),
+        known(
+            "recovered_mass_ratio",
+            F64,
+            "ratio",
+            "Softmax mass on what the selection alone would have dropped and recovery stages bring back: tokens retained, \
+             copied or recalled; mean over the range.",
+        ),
+        maybe("recalled_tokens", F64, "tokens", "Tokens fetched from a lower tier per step, mean; null without recall."),
+        maybe(
+            "recall_reuse_ratio",
+            F64,
+            "ratio",
+            "Share of them that the step before had fetched as well, so that a buffer of the same size need not fetch them.",
+        ),
         known("recoverable_ratio", F64, "ratio", "Share of the lost mass whose data still exists somewhere."),
         known("limiter", Text, "", "What the error comes from most: selection, key_format, value_format or none."),
         maybe(

@@ -301,7 +301,7 @@ fn the_prompt_alone_can_be_treated() {
 fn merged_layers_are_off_and_the_others_are_not() {
     let drawn = draw(0.3);
     let recording = record(&drawn, ALL);
-    let merge = Merge { start: 0.5, t: 0.6, retention: minicache::Retention::Top(0.05) };
+    let merge = Merge { start: 0.5, t: 0.6, retention: minicache::Retention::Top(0.05), exact: 0.0 };
     let merged = |place: usize| {
         let (a, b) = if place / HEADS == 2 { (place, place + HEADS) } else { (place - HEADS, place) };
         let both = |rows: &[Vec<f32>]| minicache::merge(&merge, &rows[a], &rows[b], DIM).unwrap();
