@@ -31,6 +31,7 @@ pub mod minicache;
 mod mxfp4;
 mod nvfp4;
 mod oracle;
+pub mod organisation;
 mod output;
 pub mod pyramidkv;
 pub mod quantize;
@@ -63,6 +64,7 @@ pub use args::Args;
 pub use error::{attention_error, premise, prompt_error};
 pub use select::Choice;
 pub use shape::shape;
+pub use organisation::organisation;
 pub use recovery::{OfSelection, Recall, Recovery};
 pub use stack::{Measured, Stack};
 
@@ -319,6 +321,8 @@ pub enum Kept {
     Parts(fn(&Args, &Place) -> Result<Vec<Part>>),
     /// It depends on attention, which a recording must hold in these channels.
     Measured(&'static [&'static Channel]),
+    /// How many of the tokens a step reads depends on attention; the parts say everything else.
+    MeasuredReads(&'static [&'static Channel], fn(&Args, &Place) -> Result<Vec<Part>>),
 }
 
 /// A layer that a selection acts on.

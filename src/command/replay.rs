@@ -10,7 +10,7 @@ use arrow::array::{AsArray, RecordBatch};
 use engine::cost::BLOCK_TOKENS;
 use engine::error::{Error, Result};
 use engine::model::Model;
-use engine::policy::{Measured, Stack, attention_error, premise};
+use engine::policy::{Measured, Stack, attention_error, organisation, premise};
 use engine::recording::Recording;
 use engine::replay::{Found, Mode, Run, Scenario, Source, replay, tables};
 use engine::schema::canonical::SOURCES;
@@ -177,12 +177,13 @@ pub(crate) fn carry_out(store: &mut Store, wanted: &Wanted) -> Result<Option<Don
     });
     measure(&found, &mut scenarios);
     let errors = recorded_errors(&found, &scenarios);
+    let organisation = organisations(&found, &scenarios);
     drop(found);
     let bar = talk::bar(None);
     bar.set_message(format!("replaying {} scenarios", scenarios.len()));
     let found = replay_all(&sources, &scenarios, wanted.threads)?;
     bar.finish_and_clear();
-    let run = Run { id: &id, sources: &sources, scenarios: &scenarios, found: &found, errors: &errors };
+    let run = Run { id: &id, sources: &sources, scenarios: &scenarios, found: &found, errors: &errors, organisation: &organisation };
     let mut transaction = store.begin();
     for (table, batches) in tables(&run)? {
         transaction.write_run(&id, table, &batches)?;
@@ -306,6 +307,22 @@ fn recorded_errors(recorded: &[Recording], scenarios: &[Scenario]) -> Vec<Record
         }
     }
     batches
+}
+
+/// Pages that each policy touches on each recording of the store, and what requests with a common prefix keep in common.
+/// Why a recording cannot tell is said where its error is computed.
+fn organisations(recorded: &[Recording], scenarios: &[Scenario]) -> Vec<[RecordBatch; 2]> {
+    let mut stacks: Vec<&Stack> = scenarios.iter().map(|scenario| &scenario.policy).collect();
+    let mut names: Vec<String> = Vec::new();
+    stacks.retain(|stack| {
+        let is_new = !names.contains(&stack.name());
+        names.push(stack.name());
+        is_new
+    });
+    let pairs: Vec<(&Stack, &Recording)> =
+        stacks.iter().flat_map(|stack| recorded.iter().map(move |recording| (*stack, recording))).collect();
+    let found: Vec<_> = pairs.par_iter().map(|(stack, recording)| organisation(stack, recording)).collect();
+    found.into_iter().flatten().collect()
 }
 
 /// Tells policies whose bytes depend on attention what they kept of the first recording that has the layers and KV heads of

@@ -635,6 +635,8 @@ impl Rows {
         let mut unit = UInt16Builder::new();
         // Checked to fit when the recording was read.
         unit.append_value_n(recording.block_tokens as u16, count);
+        let mut mass_from = StringBuilder::new();
+        (0..count).for_each(|_| mass_from.append_value(recording.mass_from));
         let mut rests_on = StringBuilder::new();
         let premise = premise.map(|premise| premise.text());
         (0..count).for_each(|_| rests_on.append_option(premise.as_deref()));
@@ -650,6 +652,7 @@ impl Rows {
             Arc::new(self.place[0].finish()),
             Arc::new(self.place[1].finish()),
             Arc::new(unit.finish()),
+            Arc::new(mass_from.finish()),
             Arc::new(kept.finish()),
             Arc::new(lost.finish()),
             Arc::new(most_lost.finish()),

@@ -354,3 +354,6 @@ fn fetch(
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod tests;

@@ -2,7 +2,7 @@
 
 use super::minicache::Merge;
 use super::quantize::{Coding, Residual};
-use super::{Beside, Budget, Group, Keep, Kept, Lower, Measured, Part, Place, Recall, Shape, Stack, TokenCost};
+use super::{Args, Channel, Beside, Budget, Group, Keep, Kept, Lower, Measured, Part, Place, Recall, Shape, Stack, TokenCost};
 use crate::error::{Error, Result};
 use crate::model::{Attention, KvShape, LayerGroup, Model};
 
@@ -136,23 +136,35 @@ fn parts(stack: &Stack, place: &Place) -> Result<Vec<Part>> {
         Kept::Same(keep) => all(keep),
         Kept::Parts(parts) => parts(args, place),
         Kept::Measured(channels) => {
-            let names: Vec<&str> = channels.iter().map(|channel| channel.name).collect();
-            let stage = args.kind().name;
-            let hint = channels.iter().map(|channel| channel.how).collect::<Vec<_>>().join("; ");
-            let measured = stack.measured().ok_or_else(|| {
-                let names = names.join("`, `");
-                Error::run(format!("what `{stage}` stores depends on attention: it needs a recording with `{names}`"))
-                    .hint(format!("ingest a recording of the model into the store: {hint}"))
-            })?;
-            all(Keep::of_prompt(Budget::Ratio(share(stage, measured, place)?)))
+            let measured = measured(stack, args, channels)?;
+            all(Keep::of_prompt(Budget::Ratio(of_layer(args, measured, &measured.prompt_ratio, place)?)))
+        }
+        Kept::MeasuredReads(channels, parts) => {
+            let measured = measured(stack, args, channels)?;
+            let read = of_layer(args, measured, &measured.read_tokens, place)?.ceil() as u32;
+            let parts = parts(args, place)?.into_iter();
+            Ok(parts.map(|part| Part { read_tokens: part.read_tokens.and(Some(read)), ..part }).collect())
         }
     }
 }
 
-fn share(stage: &str, measured: &Measured, place: &Place) -> Result<f64> {
-    let known = measured.prompt_ratio.len();
-    let ratio = measured.prompt_ratio.get(place.layer as usize).filter(|_| known == place.layers as usize);
-    ratio.copied().ok_or_else(|| {
+/// What the stack was seen to keep.
+fn measured<'a>(stack: &'a Stack, args: &Args, channels: &[&Channel]) -> Result<&'a Measured> {
+    let names: Vec<&str> = channels.iter().map(|channel| channel.name).collect();
+    let stage = args.kind().name;
+    let hint = channels.iter().map(|channel| channel.how).collect::<Vec<_>>().join("; ");
+    stack.measured().ok_or_else(|| {
+        let names = names.join("`, `");
+        Error::run(format!("what `{stage}` stores or reads depends on attention: it needs a recording with `{names}`"))
+            .hint(format!("ingest a recording of the model into the store: {hint}"))
+    })
+}
+
+/// What was measured of a layer.
+fn of_layer(args: &Args, measured: &Measured, values: &[f64], place: &Place) -> Result<f64> {
+    let (known, stage) = (values.len(), args.kind().name);
+    let value = values.get(place.layer as usize).filter(|_| known == place.layers as usize);
+    value.copied().ok_or_else(|| {
         let Measured { recording, .. } = measured;
         Error::run(format!(
             "what `{stage}` stores was measured on {recording} with {known} layers, but the model has {} that it acts on",

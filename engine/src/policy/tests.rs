@@ -322,7 +322,11 @@ fn bytes_that_depend_on_attention_need_a_recording() {
         let name = stack.bytes_need().last().unwrap().name;
         assert!(error.to_string().contains(&format!("`{name}`")) && error.to_string().contains("`mass`"), "{error}");
         assert!(error.advice().unwrap().contains("prefill_scores"), "{error}");
-        let measured = |layers: usize| Measured { recording: "tiny".to_owned(), prompt_ratio: vec![0.5; layers] };
+        let measured = |layers: usize| Measured {
+            recording: "tiny".to_owned(),
+            prompt_ratio: vec![0.5; layers],
+            read_tokens: vec![1.0; layers],
+        };
         let found = shape(&stack.clone().with_measured(measured(4)), &dense(4)).unwrap();
         assert_eq!(found.groups.len(), 1, "{policy}");
         assert_eq!(found.groups[0].keep.tokens(1000, 1000), 500);

@@ -23,6 +23,9 @@ pub(super) struct Row {
     pub stored_bytes: u64,
     pub read_bytes: u64,
     pub written_bytes: u64,
+    pub lower_stored_bytes: u64,
+    pub lower_read_bytes: u64,
+    pub lower_written_bytes: u64,
     pub extra_flops: f64,
 }
 
@@ -52,18 +55,28 @@ fn prefill(group: &Group, prompt: u32) -> Row {
     let layers = u64::from(group.layers);
     let bytes = |tokens: u32, each: u64| u64::from(tokens) * layers * each;
     let stored = |tokens: u32| layers * group.bytes_of(tokens);
-    let whole = group.keep.total.map_or(prompt, |cap| cap.min(prompt));
+    let whole = group.keep.in_prefill(prompt);
     let kept = group.keep.tokens(prompt, prompt);
+    let beside = bytes(prompt - kept, group.beside.map_or(0, |beside| beside.token_bytes));
+    let moved = bytes(moved(group, prompt, prompt), group.lower.map_or(0, |lower| lower.token_bytes));
     let scoring = if group.keep.drops_of(prompt) { group.score_flops } else { 0.0 };
     Row {
         kept,
-        peak_bytes: stored(whole),
-        stored_bytes: stored(kept),
+        peak_bytes: stored(whole).max(stored(kept) + beside),
+        stored_bytes: stored(kept) + beside,
         read_bytes: bytes(whole, group.token_bytes) + layers * group.residual.bytes(whole),
-        written_bytes: bytes(prompt, group.stored_bytes()) + layers * group.residual.bytes(prompt),
+        written_bytes: bytes(prompt, group.stored_bytes()) + layers * group.residual.bytes(prompt) + beside,
+        lower_stored_bytes: moved,
+        lower_written_bytes: moved,
         extra_flops: f64::from(group.layers) * f64::from(prompt) * (group.write_flops + scoring),
         ..Row::default()
     }
+}
+
+/// Tokens of a context that are in the lower tier.
+fn moved(group: &Group, prompt: u32, context: u32) -> u32 {
+    let fetched = group.lower.map_or(0, |lower| lower.fetched_tokens);
+    context - group.keep.without_extra(fetched).tokens(prompt, context)
 }
 
 /// `steps` decode steps; step `i` attends to a context of `prompt + i` tokens.
@@ -75,17 +88,38 @@ fn decode(group: &Group, prompt: u32, steps: u32) -> Option<Row> {
     let (stored, last) = (layers * group.stored_bytes(), layers * group.residual.bytes(kept as u32));
     let residual = residual(group, prompt, steps)?.checked_mul(layers)?;
     let index = held.checked_mul(layers * group.index_bytes)?;
+    let end = prompt.saturating_add(steps);
+    // What is held of tokens that are not kept: in all steps, at the end, and what came to it.
+    let others = summed(Keep::ALL, prompt, steps)?.checked_sub(held)?;
+    let each = layers * group.beside.map_or(0, |beside| beside.token_bytes);
+    let dropped = |context: u32| u64::from(context - group.keep.tokens(prompt, context));
+    let (at_end, added) = (dropped(end) * each, (dropped(end) - dropped(prompt)) * each);
+    let lower = layers * group.lower.map_or(0, |lower| lower.token_bytes);
+    let fetched = match group.lower {
+        Some(far) => held.checked_sub(summed(group.keep.without_extra(far.fetched_tokens), prompt, steps)?)?,
+        None => 0,
+    };
+    let moved = |context: u32| u64::from(moved(group, prompt, context));
     Some(Row {
+        lower_stored_bytes: moved(end) * lower,
+        lower_read_bytes: fetched.checked_mul(lower)?,
+        lower_written_bytes: (moved(end) - moved(prompt)) * lower,
         is_decode: true,
         first_step: 1,
         last_step: steps,
         kept: kept as u32,
-        peak_bytes: kept * stored + layers * group.residual.most_bytes(kept as u32),
-        stored_bytes: kept * stored + last,
-        read_bytes: attended.checked_mul(layers * group.token_bytes)?.checked_add(index)?.checked_add(residual)?,
-        written_bytes: u64::from(steps) * stored,
+        peak_bytes: kept * stored + layers * group.residual.most_bytes(kept as u32) + at_end,
+        stored_bytes: kept * stored + last + at_end,
+        read_bytes: attended
+            .checked_mul(layers * group.token_bytes)?
+            .checked_add(index)?
+            .checked_add(residual)?
+            .checked_add(others.checked_mul(each)?)?,
+        written_bytes: u64::from(steps) * stored + added,
         extra_flops: f64::from(group.layers)
-            * (attended as f64 * group.read_flops + f64::from(steps) * group.write_flops),
+            * (attended as f64 * group.read_flops
+                + others as f64 * group.beside.map_or(0.0, |beside| beside.read_flops)
+                + f64::from(steps) * group.write_flops),
         ..Row::default()
     })
 }
@@ -136,6 +170,9 @@ pub(super) fn batch(
         u64s(|row| row.stored_bytes),
         u64s(|row| row.read_bytes),
         u64s(|row| row.written_bytes),
+        u64s(|row| row.lower_stored_bytes),
+        u64s(|row| row.lower_read_bytes),
+        u64s(|row| row.lower_written_bytes),
         Arc::new(Float64Array::from_iter_values(rows.iter().map(|row| row.extra_flops))),
     ];
     Ok(RecordBatch::try_new(DEMAND.arrow(), columns)?)
