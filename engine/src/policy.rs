@@ -10,6 +10,7 @@
 mod adakv;
 pub mod args;
 mod bf16;
+pub mod budget;
 mod compensate;
 mod copies;
 mod duo;
@@ -61,11 +62,12 @@ use crate::model::{KvShape, Model};
 use quantize::Residual;
 
 pub use args::Args;
+pub use budget::{ErrorBudget, smallest_retained};
 pub use error::{attention_error, premise, prompt_error};
-pub use select::Choice;
-pub use shape::shape;
 pub use organisation::organisation;
 pub use recovery::{OfSelection, Recall, Recovery};
+pub use select::Choice;
+pub use shape::shape;
 pub use stack::{Measured, Stack};
 
 /// Every stage, in the order in which `list policies` prints them.

@@ -175,7 +175,8 @@ impl Plan {
     /// How many counts of kept tokens a batch has: one for each group, then one for each that reads less than it keeps, one
     /// for each that holds something of what it does not keep, and one for each that fetches some of it.
     pub fn lanes(&self) -> usize {
-        let extra = |group: &PlanGroup| [group.read_lane, group.whole_lane, group.near_lane].into_iter().flatten().count();
+        let extra =
+            |group: &PlanGroup| [group.read_lane, group.whole_lane, group.near_lane].into_iter().flatten().count();
         self.groups.len() + self.groups.iter().map(extra).sum::<usize>()
     }
 
@@ -184,7 +185,8 @@ impl Plan {
         let of = |keep: fn(&PlanGroup) -> Option<Keep>| {
             self.groups.iter().enumerate().filter_map(move |(at, group)| Some((at, keep(group)?)))
         };
-        let read = of(|group| group.read_lane.map(|_| group.group.keep.capped(group.group.read_tokens.unwrap_or(u32::MAX))));
+        let read =
+            of(|group| group.read_lane.map(|_| group.group.keep.capped(group.group.read_tokens.unwrap_or(u32::MAX))));
         let whole = of(|group| group.whole_lane.map(|_| Keep::ALL));
         let near = of(|group| {
             let lower = group.near_lane.and(group.group.lower)?;
@@ -200,7 +202,8 @@ impl Plan {
 
     /// Bytes that one more token adds to a long context.
     pub fn growing_bytes(&self) -> u64 {
-        self.groups.iter().filter(|group| group.group.keep.total.is_none()).map(|group| group.token_bytes).sum()
+        let grows = |group: &PlanGroup| group.group.keep.total.is_none();
+        self.groups.iter().map(|group| if grows(group) { group.token_bytes } else { group.beside_bytes }).sum()
     }
 
     /// KV bytes of a request with this prompt and context, in whole blocks; `selected` once the prompt is pruned.

@@ -11,9 +11,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{
-    ArrayRef, Float64Array, RecordBatch, StringArray, UInt16Array, UInt32Array, UInt64Array,
-};
+use arrow::array::{ArrayRef, Float64Array, RecordBatch, StringArray, UInt16Array, UInt32Array, UInt64Array};
 
 use super::recovery::Recovered;
 use super::{Selection, Stack, select};

@@ -13,9 +13,9 @@ use super::select::Units;
 use super::turning::Turn;
 use super::vectors::{self, Cache, Kept, Vectors, output_errors};
 use super::{Args, COLUMN_SUM, Format, quantize};
-use quantize::Form;
 use crate::error::Result;
 use crate::recording::{Head, Pairs, Step};
+use quantize::Form;
 
 /// What happens to the vectors of a layer.
 #[derive(Debug, Clone, Copy, Default)]
@@ -150,8 +150,7 @@ fn merged(head: &Head<'_>, own: &Pairs, merge: &Merge, role: Role) -> Result<Opt
 fn restored(head: &Head<'_>, pairs: &Pairs, args: &Args, format: &Format) -> Result<Pairs> {
     let width = head.head_dim() as usize;
     let tokens = pairs.keys.len() / width.max(1);
-    let importance =
-        if format.forms.hot.is_some() { importance(head, args.kind().name, tokens)? } else { Vec::new() };
+    let importance = if format.forms.hot.is_some() { importance(head, args.kind().name, tokens)? } else { Vec::new() };
     let found = quantize::restore(&format.forms, (&pairs.keys, width), (&pairs.values, width), &importance)?;
     Ok(Pairs { keys: found.keys, values: found.values })
 }

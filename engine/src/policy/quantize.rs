@@ -387,8 +387,7 @@ impl Form {
 
     /// Whether inner products with what comes back are smaller than they should be.
     pub fn shrinks(&self) -> bool {
-        let is_centroid =
-            |coding| matches!(coding, Coding::Rotated { variant: Variant::Mse | Variant::Corrected, .. });
+        let is_centroid = |coding| matches!(coding, Coding::Rotated { variant: Variant::Mse | Variant::Corrected, .. });
         is_centroid(self.key) || is_centroid(self.value)
     }
 }

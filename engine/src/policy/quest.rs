@@ -129,7 +129,8 @@ fn plan(args: &Args, heads: &[Head<'_>], _: &[u32], units: &mut [Units]) -> Resu
         }
         let (Some(queries), Some(pairs)) = (head.queries(), head.pairs_in(head.layer)) else {
             if is_union {
-                let message = format!("`quest` with `heads=union` needs channel `{}` for {}", VECTORS.name, head.place());
+                let message =
+                    format!("`quest` with `heads=union` needs channel `{}` for {}", VECTORS.name, head.place());
                 return Err(Error::run(format!("{message}, but the recording does not have it")).hint(VECTORS.how));
             }
             continue;

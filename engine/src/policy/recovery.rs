@@ -126,14 +126,17 @@ fn twice(name: &str) -> Error {
 }
 
 fn drops_none(name: &str, of: &str) -> Error {
-    Error::usage(format!("`{name}` recovers tokens that a selection drops, but `{of}` drops none"))
-        .hint(format!("put `{name}` after the selection; beside a merge or a number format `retain` keeps tokens exactly"))
+    Error::usage(format!("`{name}` recovers tokens that a selection drops, but `{of}` drops none")).hint(format!(
+        "put `{name}` after the selection; beside a merge or a number format `retain` keeps tokens exactly"
+    ))
 }
 
 fn retain_beside((of, forms): (&str, &mut super::quantize::Forms), share: f64) -> Result<()> {
     if forms.hot.is_some() {
-        return Err(Error::usage(format!("`retain` cannot recover `{of}`: its most important tokens have a form of their own"))
-            .hint("raise the share that `grade` keeps hot, or keep one `retain`"));
+        return Err(Error::usage(format!(
+            "`retain` cannot recover `{of}`: its most important tokens have a form of their own"
+        ))
+        .hint("raise the share that `grade` keeps hot, or keep one `retain`"));
     }
     forms.hot = (share > 0.0).then_some((share, Form::both(super::quantize::Coding::Bf16)));
     Ok(())
@@ -154,13 +157,17 @@ fn of_selection(
     match recovery {
         Recovery::Retain(_) if found.retain > 0.0 => return Err(twice(name)),
         Recovery::Retain(_) if of == "oracle" && selection.choice.step.is_some() => {
-            return Err(Error::usage("`retain` cannot recover `oracle`, which chooses anew in each step and drops nothing for good")
-                .hint("use `oracle(by=static)`, or a larger budget"));
+            return Err(Error::usage(
+                "`retain` cannot recover `oracle`, which chooses anew in each step and drops nothing for good",
+            )
+            .hint("use `oracle(by=static)`, or a larger budget"));
         }
         Recovery::Retain(share) => found.retain = *share,
         Recovery::Rescale => {
-            return Err(Error::usage(format!("`rescale` undoes the shrinking of a number format, but `{of}` is a selection"))
-                .hint("put it after the format, such as `turboquant+rescale`"));
+            return Err(Error::usage(format!(
+                "`rescale` undoes the shrinking of a number format, but `{of}` is a selection"
+            ))
+            .hint("put it after the format, such as `turboquant+rescale`"));
         }
         Recovery::Compensate if of == "razor" => {
             return Err(Error::usage("`razor` has a compensation token of its own").hint("leave out `compensate`"));
@@ -224,12 +231,8 @@ pub(super) struct View<'a> {
 impl<'a> Recovered<'a> {
     /// Nothing seen yet of a layer with so many heads.
     pub(super) fn new(selection: Option<(&'a Args, &'a Selection)>, recovery: OfSelection, heads: usize) -> Self {
-        let head = || OfHead {
-            view: Units::new(1),
-            retained: None,
-            copied: Vec::new(),
-            pages: [Vec::new(), Vec::new()],
-        };
+        let head =
+            || OfHead { view: Units::new(1), retained: None, copied: Vec::new(), pages: [Vec::new(), Vec::new()] };
         Self { selection, recovery, heads: (0..heads).map(|_| head()).collect() }
     }
 
@@ -289,7 +292,15 @@ fn retain(
     match (selection.choice.prompt, selection.choice.step) {
         // Stages that choose by place at each step: what they keep when the prompt is complete.
         (None, Some(choose)) => {
-            let step = Step { step: 0, context_tokens: prompt, mass: &[], page_bound: None, sum_sq: None, out_norm: None, q_norm: None };
+            let step = Step {
+                step: 0,
+                context_tokens: prompt,
+                mass: &[],
+                page_bound: None,
+                sum_sq: None,
+                out_norm: None,
+                q_norm: None,
+            };
             choose(args, head, number, &step, &mut complete)?;
         }
         // Nothing of the prompt is evicted before the first step.

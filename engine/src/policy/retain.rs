@@ -25,7 +25,9 @@ pub(super) static KIND: Kind = Kind {
 fn make(args: &Args) -> Result<Rule> {
     let share = args.share("share")?;
     if share == 0.0 {
-        return Err(Error::usage("`share` of `retain`: expected a share above `0%`, found `0%`").hint("leave out `retain`"));
+        return Err(
+            Error::usage("`share` of `retain`: expected a share above `0%`, found `0%`").hint("leave out `retain`")
+        );
     }
     Ok(Rule::Recover(Recovery::Retain(share)))
 }

@@ -467,4 +467,4 @@ fn ordered(score: f32) -> u32 {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -2,7 +2,9 @@
 
 use super::minicache::Merge;
 use super::quantize::{Coding, Residual};
-use super::{Args, Channel, Beside, Budget, Group, Keep, Kept, Lower, Measured, Part, Place, Recall, Shape, Stack, TokenCost};
+use super::{
+    Args, Beside, Budget, Channel, Group, Keep, Kept, Lower, Measured, Part, Place, Recall, Shape, Stack, TokenCost,
+};
 use crate::error::{Error, Result};
 use crate::model::{Attention, KvShape, LayerGroup, Model};
 
@@ -33,7 +35,8 @@ pub fn shape(stack: &Stack, model: &Model) -> Result<Shape> {
             let at = Place { layer: place, layers: chosen, kv: group.kv };
             for part in parts(stack, &at).map_err(|error| error.context(format!("policy `{}`", stack.name())))? {
                 let found = one_layer(stack, model_group, &group.kv, &part, skip.covers(layer, layers));
-                let found = recovered(stack, found).map_err(|error| error.context(format!("policy `{}`", stack.name())))?;
+                let found =
+                    recovered(stack, found).map_err(|error| error.context(format!("policy `{}`", stack.name())))?;
                 let found = match stack.merge().filter(|(_, merge)| merge.role(layer, layers).is_some()) {
                     Some((_, merge)) => merged(merge, &found),
                     None => found,
@@ -64,11 +67,14 @@ fn recovered(stack: &Stack, group: Group) -> Result<Group> {
     let buffer = recovery.recall.map_or(0, |recall| recall.tokens);
     let keep = Keep { retained: recovery.retain, extra: pair.saturating_add(buffer), ..group.keep };
     // The mean of keys and values takes an addition per element of a dropped token.
-    let mut group = Group { score_flops: group.score_flops + f64::from(pair) * group.kv.elements() as f64, keep, ..group };
+    let mut group =
+        Group { score_flops: group.score_flops + f64::from(pair) * group.kv.elements() as f64, keep, ..group };
     if let Some(form) = recovery.copies {
         let TokenCost { bytes, read_flops, write_flops } = form.cost(&group.kv);
         if group.kv.attention == Attention::Mla && !matches!(form.key, Coding::Fp8(_)) {
-            return Err(Error::run("`copies` in this format have no published layout for a latent").hint("take `as=fp8`"));
+            return Err(
+                Error::run("`copies` in this format have no published layout for a latent").hint("take `as=fp8`")
+            );
         }
         if bytes >= group.token_bytes {
             return Err(Error::usage(format!(

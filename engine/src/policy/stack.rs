@@ -131,7 +131,8 @@ impl Stack {
             stages.push(stage(part).map_err(|error| error.context(format!("policy `{text}`")))?);
         }
         let mut stack = Self { stages, recovery: OfSelection::default(), measured: None };
-        stack.recovery = recovery::attach(&mut stack.stages).map_err(|error| error.context(format!("policy `{text}`")))?;
+        stack.recovery =
+            recovery::attach(&mut stack.stages).map_err(|error| error.context(format!("policy `{text}`")))?;
         stack.check().map_err(|error| error.context(format!("policy `{text}`")))?;
         Ok(stack)
     }

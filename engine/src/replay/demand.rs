@@ -182,8 +182,8 @@ pub(super) fn batch(
 mod tests {
     use super::*;
     use crate::model::{Attention, KvShape};
-    use crate::policy::Budget;
     use crate::policy::quantize::Residual;
+    use crate::policy::{Beside, Budget, Lower};
 
     fn group(keep: Keep) -> Group {
         let kv = KvShape {
@@ -233,6 +233,46 @@ mod tests {
                 assert!(decode(&group(keep), prompt, steps).unwrap().read_bytes <= most);
                 let slow: u64 = (1..=steps).map(|i| u64::from(keep.tokens(prompt, prompt + i)) * 3 * 64).sum();
                 assert_eq!(decode(&group(keep), prompt, steps).unwrap().read_bytes, slow, "{keep:?} {prompt} {steps}");
+            }
+        }
+    }
+
+    /// What is held of dropped tokens here and in a lower tier, against adding step by step.
+    #[test]
+    fn dropped_tokens_are_counted_where_they_are_held() {
+        let (beside, lower) = (
+            Beside { token_bytes: 5, is_attended: true, read_flops: 2.0 },
+            Lower { token_bytes: 64, fetched_tokens: 6 },
+        );
+        let keeps = [
+            Keep::at_most(12),
+            Keep::fixed(Budget::Tokens(9)),
+            Keep::of_prompt(Budget::Ratio(0.5)),
+            Keep { retained: 0.3, ..Keep::of_prompt(Budget::Tokens(4)) },
+            Keep { retained: 0.3, ..Keep::at_most(5) },
+        ];
+        for keep in keeps {
+            let with =
+                Group { beside: Some(beside), lower: Some(lower), read_flops: 1.0, ..group(Keep { extra: 6, ..keep }) };
+            for (prompt, steps) in [(10, 1), (10, 7), (3, 40), (30, 5), (31, 17)] {
+                let near = |context: u32| u64::from(keep.tokens(prompt, context));
+                let read = |context: u32| (near(context) + 6).min(u64::from(context));
+                let far = |context: u32| u64::from(context) - near(context);
+                let rest = |context: u32| u64::from(context) - read(context);
+                let contexts = || prompt + 1..=prompt + steps;
+                let (row, end) = (decode(&with, prompt, steps).unwrap(), prompt + steps);
+                let slow: u64 = contexts().map(|c| 3 * (64 * read(c) + 5 * rest(c))).sum();
+                assert_eq!(row.read_bytes, slow, "{keep:?} {prompt} {steps}");
+                let flops: u64 = contexts().map(|c| 3 * (read(c) + 2 * rest(c))).sum();
+                assert!((row.extra_flops - flops as f64).abs() < 1e-9);
+                assert_eq!(row.stored_bytes, 3 * (64 * read(end) + 5 * rest(end)));
+                assert_eq!(row.lower_read_bytes, contexts().map(|c| 3 * 64 * (read(c) - near(c))).sum::<u64>());
+                assert_eq!(row.lower_stored_bytes, 3 * 64 * far(end));
+                let first = prefill(&with, prompt);
+                assert_eq!(first.lower_written_bytes + row.lower_written_bytes, row.lower_stored_bytes);
+                assert_eq!(first.lower_stored_bytes, 3 * 64 * far(prompt));
+                assert_eq!(first.stored_bytes, 3 * (64 * read(prompt) + 5 * rest(prompt)));
+                assert!(first.peak_bytes >= first.stored_bytes && row.peak_bytes >= row.stored_bytes);
             }
         }
     }

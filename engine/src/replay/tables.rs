@@ -15,8 +15,8 @@ use crate::machine::parameters;
 use crate::model::{Attention, Certainty, WeightDtype};
 use crate::policy::Budget;
 use crate::schema::result::{
-    ATTENTION_ERROR, DEMAND, KEPT_OVERLAP, KEPT_PAGES, LINK_USAGE, MACHINES, METRIC_DEFS, METRICS, MODELS, PRICES, QUANTILES, REQUEST_COSTS,
-    SCENARIOS, STEP_COSTS, TIER_USAGE, TIERS,
+    ATTENTION_ERROR, DEMAND, KEPT_OVERLAP, KEPT_PAGES, LINK_USAGE, MACHINES, METRIC_DEFS, METRICS, MODELS, PRICES,
+    QUANTILES, REQUEST_COSTS, SCENARIOS, STEP_COSTS, TIER_USAGE, TIERS,
 };
 use crate::schema::{Cell, Table, batch_of_rows};
 use crate::serving::quantile::{GRID, of_sorted, of_tokens};

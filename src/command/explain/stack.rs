@@ -1,13 +1,15 @@
 //! What a policy stack stores, reads and computes on a model, and where each number comes from.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
-use engine::error::Result;
+use engine::error::{Error, Result};
 use engine::model::{Certainty, Model};
-use engine::policy::{Budget, Group, Kind, Stack, shape};
+use engine::policy::{Budget, ErrorBudget, Group, Kind, Stack, shape, smallest_retained};
 use engine::unit::significant;
 
 use crate::accuracy;
+use crate::command::recorded;
 use crate::scenario::load_model;
 
 /// The stack on a model, for a prompt of so many tokens.
@@ -24,6 +26,29 @@ pub(super) fn explain(text: &str, model: &str, prompt: u32) -> Result<String> {
     let _ = writeln!(text, "  prefix blocks: {sharing}");
     text.push_str(&stages(&stack)?);
     text.push_str(&origins(&stack, &model));
+    Ok(text)
+}
+
+/// Decode steps per row of `attention_error`, as in a replay.
+const STEPS: u32 = 32;
+
+/// The smallest share of the stack's `retain` that is within an error budget, on each recording.
+pub(super) fn smallest(text: &str, path: &Path, budget: &str) -> Result<String> {
+    let (stack, budget) = (Stack::parse(text)?, ErrorBudget::parse(budget)?);
+    let recordings = recorded::load_any(path)?;
+    if recordings.is_empty() {
+        return Err(Error::run(format!("`{}` holds no recording", path.display()))
+            .hint("ingest one into the store, or name its folder"));
+    }
+    let mut text = format!("policy {}, error budget {budget}\n", stack.name());
+    for recording in &recordings {
+        let found = match smallest_retained(&stack, recording, &budget, STEPS)? {
+            Some((stack, error)) => format!("{} comes to {}", stack.name(), significant(error)),
+            None => "not within the budget even with everything retained".to_owned(),
+        };
+        let _ = writeln!(text, "  {}: {found}", recording.label());
+    }
+    text.push_str("  sought in whole percent, on the recorded steps, each as if all before it were right\n");
     Ok(text)
 }
 
@@ -178,11 +203,8 @@ fn flops(groups: &[Group], prompt: u32) -> String {
     let sum = |of: &dyn Fn(&Group) -> f64| groups.iter().map(|group| f64::from(group.layers) * of(group)).sum::<f64>();
     let scoring = sum(&|group| if group.keep.drops_of(prompt) { group.score_flops } else { 0.0 });
     let copies = sum(&|group| group.beside.map_or(0.0, |beside| beside.read_flops));
-    let of_copies = if copies > 0.0 {
-        format!("{} per token that is not kept, ", significant(copies))
-    } else {
-        String::new()
-    };
+    let of_copies =
+        if copies > 0.0 { format!("{} per token that is not kept, ", significant(copies)) } else { String::new() };
     format!(
         "  extra flops, all layers: {of_copies}{} per token that a decode step reads, {} per token written, {} per prompt token to score\n",
         significant(sum(&|group| group.read_flops)),

@@ -489,13 +489,12 @@ fn copies_are_read_in_the_place_of_what_is_dropped() {
     let back = |rows: &[f32]| quantize::roundtrip(int4, rows, DIM).unwrap().0;
     let of = |is_kept: fn(usize, usize) -> bool, format: &dyn Fn(&[f32]) -> Vec<f32>, step: usize, place: usize| {
         let both = [&drawn.keys[place], &drawn.values[place]].map(|rows| (format(rows), back(rows)));
-        let read = |at: usize, (kept, copy): &(Vec<f32>, Vec<f32>)| row(if is_kept(step, at) { kept } else { copy }, at);
+        let read =
+            |at: usize, (kept, copy): &(Vec<f32>, Vec<f32>)| row(if is_kept(step, at) { kept } else { copy }, at);
         (0..=PROMPT + step).map(|at| (1.0, read(at, &both[0]), read(at, &both[1]))).collect::<Attended>()
     };
     let plain = |rows: &[f32]| rows.to_vec();
-    let fp8 = |rows: &[f32]| {
-        quantize::roundtrip(quantize::Coding::Fp8(quantize::fp8::Fp8::E4m3), rows, DIM).unwrap().0
-    };
+    let fp8 = |rows: &[f32]| quantize::roundtrip(quantize::Coding::Fp8(quantize::fp8::Fp8::E4m3), rows, DIM).unwrap().0;
     let error = found(&format!("{ENDS}+copies(int4)"), &recording);
     near(&error, &|layer| slow_by_step(&drawn, layer, &|step, place| of(|_, at| is_end(at), &plain, step, place)));
     // While decoding, what leaves the window becomes a copy.
@@ -503,9 +502,8 @@ fn copies_are_read_in_the_place_of_what_is_dropped() {
     near(&error, &|layer| slow_by_step(&drawn, layer, &|step, place| of(is_streamed, &fp8, step, place)));
     // Nothing is lost, and the noise is that of copies alone; also without vectors.
     for with in [ALL, With { vectors: false, ..ALL }] {
-        let batch = |policy: &str| {
-            attention_error(&Stack::parse(policy).unwrap(), &record(&drawn, with), u32::MAX).unwrap()
-        };
+        let batch =
+            |policy: &str| attention_error(&Stack::parse(policy).unwrap(), &record(&drawn, with), u32::MAX).unwrap();
         let mean = |batch: &RecordBatch, name: &str| {
             let values = batch[name].as_primitive::<Float64Type>().values();
             values.iter().sum::<f64>() / values.len() as f64
@@ -617,7 +615,8 @@ fn recalled_pages_are_those_with_the_most_dropped_mass() {
         let fetched = batch["recalled_tokens"].as_primitive::<Float64Type>();
         assert!(fetched.iter().all(|tokens| (2.0..=9.0).contains(&tokens.unwrap())));
         // Of the first step nothing was there before; later on a part is.
-        let reuse: Vec<f64> = batch["recall_reuse_ratio"].as_primitive::<Float64Type>().iter().map(Option::unwrap).collect();
+        let reuse: Vec<f64> =
+            batch["recall_reuse_ratio"].as_primitive::<Float64Type>().iter().map(Option::unwrap).collect();
         assert!(reuse.iter().step_by(STEPS).all(|share| *share == 0.0), "{reuse:?}");
         assert!(reuse.iter().any(|share| *share > 0.0));
     }
@@ -677,9 +676,7 @@ fn quest_reads_the_union_of_what_its_heads_pick() {
         picked.push(pages.len() - 1);
         (0..context).filter(|at| picked.contains(&(at / page))).collect()
     };
-    for (policy, is_union) in
-        [("quest(12,page=4,dense=1)", false), ("quest(12,page=4,dense=1,heads=union)", true)]
-    {
+    for (policy, is_union) in [("quest(12,page=4,dense=1)", false), ("quest(12,page=4,dense=1,heads=union)", true)] {
         let attended = |step: usize, place: usize| {
             read(is_union, step, place).into_iter().map(|at| pair(&drawn, place, at)).collect()
         };

@@ -155,7 +155,11 @@ fn recoveries_are_attached_to_what_they_recover() {
     assert_eq!(stack.recovery().recall, Some(Recall { tokens: 256, page: 16, by_bound: true }));
     assert!(parse("razor").has_stand_in() && !parse("window(9)").has_stand_in());
     assert!(parse("turboquant+rescale").format().unwrap().1.forms.is_rescaled);
-    for text in ["h2o(budget=1000)+compensate+retain(share=5%)+recall(tokens=256)", "turboquant+rescale", "window(size=9)+copies"] {
+    for text in [
+        "h2o(budget=1000)+compensate+retain(share=5%)+recall(tokens=256)",
+        "turboquant+rescale",
+        "window(size=9)+copies",
+    ] {
         assert_eq!(parse(text).name(), text);
     }
 }
@@ -198,7 +202,9 @@ fn what_cannot_be_recovered_is_refused_with_the_reason() {
         assert!(error.to_string().contains(message), "{policy}: {error}");
         assert!(error.advice().unwrap_or_default().contains(advice), "{policy}: {:?}", error.advice());
     }
-    for policy in ["window(9)+copies(int5)", "window(9)+retain", "window(9)+retain(101%)", "window(9)+recall(16,by=luck)"] {
+    for policy in
+        ["window(9)+copies(int5)", "window(9)+retain", "window(9)+retain(101%)", "window(9)+recall(16,by=luck)"]
+    {
         assert!(Stack::parse(policy).is_err(), "{policy}");
     }
 }
@@ -207,7 +213,8 @@ fn what_cannot_be_recovered_is_refused_with_the_reason() {
 fn scores_of_importance_are_asked_for_by_name() {
     let mut tables = Tables::even(1, 20, 2);
     tables.scores.clear();
-    let error = attention_error(&Stack::parse("window(5)+retain(10%)").unwrap(), &tables.read().unwrap(), 1).unwrap_err();
+    let error =
+        attention_error(&Stack::parse("window(5)+retain(10%)").unwrap(), &tables.read().unwrap(), 1).unwrap_err();
     assert!(error.to_string().contains("`retain` needs channel `column_sum`"), "{error}");
     assert!(error.advice().unwrap().contains("prefill_scores"));
     // Where nothing is dropped, nothing is asked.
