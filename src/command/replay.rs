@@ -77,6 +77,9 @@ pub struct Wanted {
     /// The serving engine's rules; see `kvtoll list engines`
     #[arg(long, value_name = "ENGINE")]
     pub engine: Option<String>,
+    /// Split the mass of recorded blocks over their tokens by `column_sum`, so that selections choose single tokens
+    #[arg(long)]
+    pub split_blocks: bool,
     /// Fail the scenarios whose policy errs more on the recordings of the store, such as `p99_lost_mass<=0.05`
     #[arg(long, value_name = "FIGURE<=MOST")]
     pub error_budget: Option<String>,
@@ -107,6 +110,7 @@ impl Wanted {
         ] {
             words.extend(value.iter().map(|value| format!("--{flag} {}", quoted(value))));
         }
+        words.extend(self.split_blocks.then(|| "--split-blocks".to_owned()));
         words.extend(self.tensor_parallel.map(|number| format!("--tensor-parallel {number}")));
         words.extend(self.instances.map(|number| format!("--instances {number}")));
         words
@@ -176,8 +180,9 @@ pub(crate) fn carry_out(store: &mut Store, wanted: &Wanted) -> Result<Option<Don
         }
         return Ok(None);
     }
-    let id = run_id(store, &sources, &scenarios, budget.as_ref())?;
-    let found = recorded::load(store).unwrap_or_else(|error| {
+    let id = run_id(store, &sources, &scenarios, (budget.as_ref(), wanted.split_blocks))?;
+    let found = recorded::load(store).and_then(|found| recorded::split(found, wanted.split_blocks));
+    let found = found.unwrap_or_else(|error| {
         talk::warn(&format!("the recordings of the store cannot be used, so no error is known: {error}"));
         Vec::new()
     });
@@ -274,7 +279,12 @@ fn resolve(store: &Store, specs: &[Spec]) -> Result<(Vec<Source>, Vec<Scenario>)
 }
 
 /// The run's id: a hash of what goes in, so that the same inputs give the same run.
-fn run_id(store: &Store, sources: &[Source], scenarios: &[Scenario], budget: Option<&ErrorBudget>) -> Result<String> {
+fn run_id(
+    store: &Store,
+    sources: &[Source],
+    scenarios: &[Scenario],
+    (budget, is_split): (Option<&ErrorBudget>, bool),
+) -> Result<String> {
     let mut hash = Sha256::new();
     hash.update(concat!("kvtoll ", env!("CARGO_PKG_VERSION"), "\n"));
     for batch in store.read(&SOURCES)? {
@@ -291,6 +301,9 @@ fn run_id(store: &Store, sources: &[Source], scenarios: &[Scenario], budget: Opt
     }
     if let Some(budget) = budget {
         hash.update(format!("{budget}\n"));
+    }
+    if is_split {
+        hash.update("blocks split by column_sum\n");
     }
     let mut id = String::new();
     for byte in hash.finalize().iter().take(6) {
