@@ -296,7 +296,7 @@ pub enum Rule {
     /// Decides the number format.
     Format(Format),
     /// Takes back part of what the stage before it loses.
-    Recover(recovery::Recovery),
+    Recover(Recovery),
 }
 
 /// A rule that decides which tokens are kept.

@@ -5,8 +5,7 @@
 //! pair stands in can be told from vectors only.
 
 use super::recovery::Recovery;
-use super::{Args, Deployment, Floor, Kind, Rule, VECTORS};
-use crate::error::Result;
+use super::{Deployment, Floor, Kind, Rule, VECTORS};
 
 /// `compensate`.
 pub(super) static KIND: Kind = Kind {
@@ -17,9 +16,5 @@ pub(super) static KIND: Kind = Kind {
     needs: &[&VECTORS],
     source: "the compensation token of RazorAttention (arXiv 2407.15891); mean and weight are recalled, not read",
     deployment: Deployment { breaks_sharing: false, ..Deployment::NONE },
-    make,
+    make: |_| Ok(Rule::Recover(Recovery::Compensate)),
 };
-
-fn make(_: &Args) -> Result<Rule> {
-    Ok(Rule::Recover(Recovery::Compensate))
-}

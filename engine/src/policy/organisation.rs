@@ -249,7 +249,7 @@ fn overlaps(stack: &Stack, recording: &Recording, heads: &[(&LayerPages, &HeadPa
         number(&|found| found.kept[0]),
         number(&|found| found.kept[1]),
         number(&|found| found.common),
-        Arc::new(Float64Array::from_iter(jaccard)),
+        Arc::new(jaccard.collect::<Float64Array>()),
         number(&|found| found.touched),
         number(&|found| found.same),
         Arc::new(arrow::array::BooleanArray::from(vec![stays_shareable(stack); count])),

@@ -13,10 +13,14 @@
 use super::rng::Rng;
 use super::select::{Units, mark_best};
 use super::{
-    Args, Choice, Deployment, Floor, Keep, Kept, Kind, PAGE_BOUND, Param, Part, Place, Rule, Selection, VECTORS,
+    Args, Channel, Choice, Deployment, Floor, Keep, Kept, Kind, PAGE_BOUND, Param, Part, Place, Rule, Selection,
+    VECTORS,
 };
 use crate::error::{Error, Result};
 use crate::recording::{Head, Step};
+
+/// What the union of what heads pick is computed from.
+static UNION_NEEDS: &[&Channel] = &[&VECTORS];
 
 /// `quest(budget,page=16,by=bound,dense=2,recall=100%,heads=max)`.
 pub(super) static KIND: Kind = Kind {
@@ -58,7 +62,7 @@ fn make(args: &Args) -> Result<Rule> {
             .hint("leave out `by=mass`: recorded masses are those of the group"));
     }
     let choice = Choice { prompt: Some(plan), step: Some(choose), ..Choice::NONE };
-    let kept = if is_union { Kept::MeasuredReads(&[&VECTORS], parts) } else { Kept::Parts(parts) };
+    let kept = if is_union { Kept::MeasuredReads(UNION_NEEDS, parts) } else { Kept::Parts(parts) };
     Ok(Rule::Select(Selection { kept, is_recoverable: true, ..Selection::plain(choice) }))
 }
 

@@ -365,6 +365,3 @@ fn fetch(
 
 #[cfg(test)]
 mod tests;
-
-#[cfg(test)]
-mod tests;

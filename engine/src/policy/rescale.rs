@@ -6,8 +6,7 @@
 //! coded at two widths the mean factor serves both.
 
 use super::recovery::Recovery;
-use super::{Args, Deployment, Floor, Kind, Rule};
-use crate::error::Result;
+use super::{Deployment, Floor, Kind, Rule};
 
 /// `rescale`.
 pub(super) static KIND: Kind = Kind {
@@ -18,9 +17,5 @@ pub(super) static KIND: Kind = Kind {
     needs: &[],
     source: "closed form of TurboQuant's (arXiv 2504.19874) shrinking, checked by simulation; no engine has it",
     deployment: Deployment { breaks_sharing: false, ..Deployment::NONE },
-    make,
+    make: |_| Ok(Rule::Recover(Recovery::Rescale)),
 };
-
-fn make(_: &Args) -> Result<Rule> {
-    Ok(Rule::Recover(Recovery::Rescale))
-}

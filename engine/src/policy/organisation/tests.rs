@@ -34,7 +34,7 @@ proptest! {
             prop_assert_eq!(pages.schema(), KEPT_PAGES.arrow());
             prop_assert_eq!(overlaps.num_rows(), 0, "there is one request");
             let marks = kept(&policy, &recording);
-            let mean = |sums: Vec<usize>| sums.iter().sum::<usize>() as f64 / steps as f64;
+            let mean = |sums: Vec<usize>| sums.iter().sum::<usize>() as f64 / f64::from(steps);
             let context = |step: usize| prompt + step + 1;
             for (head, sets) in marks.iter().enumerate() {
                 let tokens = |set: &BTreeSet<usize>, step: usize| -> BTreeSet<usize> {

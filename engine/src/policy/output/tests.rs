@@ -430,12 +430,12 @@ fn importance_of(drawn: &Drawn, place: usize) -> Vec<f64> {
 
 /// Sinks and the last tokens of the prompt, and what is generated.
 fn is_end(at: usize) -> bool {
-    at < 4 || at >= PROMPT - 8
+    !(4..PROMPT - 8).contains(&at)
 }
 
 /// Sinks and the last tokens of a step's context.
 fn is_streamed(step: usize, at: usize) -> bool {
-    at < 4 || at + 8 >= PROMPT + step + 1
+    at < 4 || at + 8 > PROMPT + step
 }
 
 const ENDS: &str = "streaming(sinks=4,recent=8,evict=no)";
@@ -541,7 +541,7 @@ fn one_pair_stands_for_what_is_dropped() {
     let error = found("streaming(sinks=4,recent=8)+compensate", &recording);
     near(&error, &|layer| slow_by_step(&drawn, layer, &streamed));
     // The selection that has such a pair by its own rule: two sinks and the last 8 tokens.
-    let razor = |step: usize, place: usize| with_pair(&|at| at < 2 || at >= PROMPT - 8, step, place);
+    let razor = |step: usize, place: usize| with_pair(&|at| !(2..PROMPT - 8).contains(&at), step, place);
     let error = found("razor(retrieval=0%,sinks=2,least=8,recent=10%)", &recording);
     near(&error, &|layer| slow_by_step(&drawn, layer, &razor));
     let stack = Stack::parse(&format!("{ENDS}+compensate")).unwrap();
