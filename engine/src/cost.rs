@@ -211,10 +211,10 @@ fn decode_attention(plan: &Plan, group: &PlanGroup, batch: &Batch<'_>, kept: u64
 
 /// What is held of the tokens that a group does not keep: copies, which are attended to, or digests, which are not.
 fn beside(plan: &Plan, group: &PlanGroup, batch: &Batch<'_>, kept: u64, cost: &mut StepCost) {
-    let others = not_kept(group, batch, kept) as f64;
-    if others == 0.0 {
+    if group.whole_lane.is_none() {
         return;
     }
+    let others = not_kept(group, batch, kept) as f64;
     let is_attended = group.group.beside.is_some_and(|beside| beside.is_attended);
     let flops = if is_attended { others * group.pair_flops } else { 0.0 };
     let bytes = others * group.beside_bytes_per_accelerator;

@@ -1,9 +1,9 @@
 //! Recovery: what takes back part of what the stage before it loses, and what that costs.
 //!
-//! A recovery stage acts on the nearest stage before it that loses something, whatever other recoveries stand between:
-//! `snapkv(25%)+retain(10%)+fp8` keeps a tenth of the tokens that `snapkv` drops and stores all that is kept in FP8, while
-//! `snapkv(25%)+fp8+retain(10%)` stores a tenth of what is kept in 16 bits. [`attach`] finds that stage and refuses what
-//! cannot be recovered, with the reason.
+//! A recovery stage acts on the nearest stage before it that loses something of the kind that it can take back, whatever
+//! stands between. For `retain` that is any: `snapkv(25%)+retain(10%)+fp8` keeps a tenth of the tokens that `snapkv` drops
+//! and stores all that is kept in FP8, while `snapkv(25%)+fp8+retain(10%)` stores a tenth of what is kept in 16 bits.
+//! [`attach`] finds that stage and refuses what cannot be recovered, with the reason.
 //!
 //! *Of a selection.* `retain` keeps the most important share of the prompt tokens that are dropped when the prompt is
 //! complete, by `column_sum`. `compensate` holds one pair of the mean key and value of what is dropped, which counts as
@@ -84,7 +84,12 @@ pub(super) fn attach(stages: &mut [Stage]) -> Result<OfSelection> {
         let (before, rest) = stages.split_at_mut(at);
         let Some(Stage { args, rule: Rule::Recover(recovery) }) = rest.first() else { continue };
         let name = args.kind().name;
-        let Some(target) = before.iter_mut().rev().find(|stage| is_lossy(&stage.rule)) else {
+        let last = |suits: &dyn Fn(&Rule) -> bool| {
+            before.iter().rposition(|stage| is_lossy(&stage.rule) && suits(&stage.rule))
+        };
+        // Where no stage suits, the last one that loses something says why.
+        let found_at = last(&|rule| suits(*recovery, rule)).or_else(|| last(&|_| true));
+        let Some(target) = found_at.and_then(|at| before.get_mut(at)) else {
             return Err(Error::usage(format!("`{name}` recovers what a stage before it loses, but none does"))
                 .hint(format!("put it after one, such as `snapkv(budget=25%)+{name}` or `int4+{name}`")));
         };
@@ -94,6 +99,7 @@ pub(super) fn attach(stages: &mut [Stage]) -> Result<OfSelection> {
             Rule::Merge(merge) => match recovery {
                 Recovery::Retain(share) if merge.exact == 0.0 => merge.exact = *share,
                 Recovery::Retain(_) => return Err(twice(name)),
+                Recovery::Rescale => return Err(no_format(of)),
                 _ => return Err(drops_none(name, of)),
             },
             Rule::Format(format) => match recovery {
@@ -119,6 +125,20 @@ fn is_lossy(rule: &Rule) -> bool {
         Rule::Format(format) => !format.forms.is_exact(),
         Rule::Recover(_) => false,
     }
+}
+
+/// Whether a stage loses what a recovery can take back.
+fn suits(recovery: Recovery, rule: &Rule) -> bool {
+    match recovery {
+        Recovery::Retain(_) => true,
+        Recovery::Rescale => matches!(rule, Rule::Format(_)),
+        Recovery::Compensate | Recovery::Copies(_) | Recovery::Recall(_) => matches!(rule, Rule::Select(_)),
+    }
+}
+
+fn no_format(of: &str) -> Error {
+    Error::usage(format!("`rescale` undoes the shrinking of a number format, but `{of}` is none"))
+        .hint("put it after the format, such as `turboquant+rescale`")
 }
 
 fn twice(name: &str) -> Error {
@@ -163,12 +183,7 @@ fn of_selection(
             .hint("use `oracle(by=static)`, or a larger budget"));
         }
         Recovery::Retain(share) => found.retain = *share,
-        Recovery::Rescale => {
-            return Err(Error::usage(format!(
-                "`rescale` undoes the shrinking of a number format, but `{of}` is a selection"
-            ))
-            .hint("put it after the format, such as `turboquant+rescale`"));
-        }
+        Recovery::Rescale => return Err(no_format(of)),
         Recovery::Compensate if of == "razor" => {
             return Err(Error::usage("`razor` has a compensation token of its own").hint("leave out `compensate`"));
         }

@@ -147,7 +147,9 @@ fn recoveries_are_attached_to_what_they_recover() {
     let stack = parse("snapkv(25%)+fp8+retain(10%)");
     assert!(stack.recovery().retain.abs() < 1e-12);
     assert!((stack.format().unwrap().1.forms.hot.unwrap().0 - 0.1).abs() < 1e-12);
-    // Stages that lose nothing are passed over.
+    // What cannot be recovered in this way is passed over, and so are stages that lose nothing.
+    assert!(parse("snapkv(25%)+fp8+copies(turboquant2)").recovery().copies.is_some());
+    assert!(parse("turboquant+snapkv(25%)+rescale").format().unwrap().1.forms.is_rescaled);
     assert!((parse("snapkv(25%)+bf16+retain(10%)").recovery().retain - 0.1).abs() < 1e-12);
     assert!((parse("minicache+retain(10%)").merge().unwrap().1.exact - 0.1).abs() < 1e-12);
     let stack = parse("h2o(1k)+compensate+retain(5%)+recall(256)");
@@ -176,8 +178,8 @@ fn what_cannot_be_recovered_is_refused_with_the_reason() {
         ("oracle(25%)+retain(5%)", "chooses anew in each step", "by=static"),
         ("fp8+rescale", "`fp8` does not shrink", "`turboquant`"),
         ("turboquant(variant=prod)+rescale", "does not shrink", "`variant=prod` does not"),
-        ("window(9)+rescale", "`window` is a selection", "turboquant+rescale"),
-        ("minicache+rescale", "`minicache` drops none", "after the selection"),
+        ("window(9)+rescale", "`window` is none", "turboquant+rescale"),
+        ("minicache+rescale", "`minicache` is none", "after the format"),
         ("int4+copies", "`int4` drops none", "`retain`"),
         ("int4+compensate", "`int4` drops none", "`retain`"),
         ("minicache+recall(64)", "`minicache` drops none", "`retain`"),
