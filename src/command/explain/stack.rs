@@ -5,7 +5,7 @@ use std::path::Path;
 
 use engine::error::{Error, Result};
 use engine::model::{Certainty, Model};
-use engine::policy::{Budget, ErrorBudget, Group, Kind, Stack, shape, smallest_retained};
+use engine::policy::{Budget, ErrorBudget, Group, Kind, Stack, attention_error, shape, smallest_retained};
 use engine::unit::significant;
 
 use crate::accuracy;
@@ -42,7 +42,7 @@ pub(super) fn smallest(text: &str, path: &Path, budget: &str) -> Result<String> 
     }
     let mut text = format!("policy {}, error budget {budget}\n", stack.name());
     for recording in &recordings {
-        let found = match smallest_retained(&stack, recording, &budget, STEPS)? {
+        let found = match smallest_retained(&stack, &budget, |stack| attention_error(stack, recording, STEPS))? {
             Some((stack, error)) => format!("{} comes to {}", stack.name(), significant(error)),
             None => "not within the budget even with everything retained".to_owned(),
         };
