@@ -69,7 +69,8 @@ fn recovered(stack: &Stack, group: Group) -> Result<Group> {
     let keep = Keep { retained: recovery.retain, extra: pair.saturating_add(buffer), ..group.keep };
     let mut group = Group { keep, ..group };
     // The mean of keys and values takes an addition per element of a dropped token.
-    spend_on_dropped(&mut group, f64::from(pair) * group.kv.elements() as f64);
+    let of_pair = f64::from(pair) * group.kv.elements() as f64;
+    spend_on_dropped(&mut group, of_pair);
     if let Some(form) = recovery.copies {
         let TokenCost { bytes, read_flops, write_flops } = form.cost(&group.kv);
         if group.kv.attention == Attention::Mla && !matches!(form.key, Coding::Fp8(_)) {
