@@ -359,7 +359,7 @@ fn gate(budget: &ErrorBudget, errors: &[RecordBatch], scenarios: &[Scenario], fo
                 ));
             }
             None => {
-                talk::warn(&format!("`{}`: the error budget `{budget}` of `{policy}` is not known here", scenario.name))
+                talk::warn(&format!("`{}`: the error budget `{budget}` of `{policy}` is not known here", scenario.name));
             }
         }
     }
