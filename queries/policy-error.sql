@@ -2,6 +2,7 @@
 -- column policy: The policy stack.
 -- column recording: The recorded model and grade.
 -- column unit_tokens: Tokens that are kept or dropped as one.
+-- column mass_from: Where their masses come from: recorded, or column_sum where blocks were split by it.
 -- column steps: Decode steps, summed over requests, layers and KV heads.
 -- column mean_kept_ratio: Kept share of the context, mean over steps, layers and heads.
 -- column mean_lost_mass_ratio: Softmax mass on what was dropped, mean over steps, layers and heads.
@@ -13,6 +14,9 @@
 -- column quantization_error_ratio: Expected error of the output over its norm by quantization, mean; null without norms.
 -- column output_error: By how much layers' outputs turn (1 - cos), mean; null without norms or vectors.
 -- column output_error_from: What it was computed from: vectors (exact) or norms (estimated).
+-- column recovered_mass_ratio: Softmax mass on what the selection alone would have dropped and recovery brings back, mean.
+-- column recalled_tokens: Tokens fetched from a lower tier per step, layer and head, mean; null without recall.
+-- column recall_reuse_ratio: Share of them that the step before had fetched as well; null without recall.
 -- column recoverable_ratio: Share of the lost mass whose data still exists somewhere, mean weighted by the lost mass.
 -- column premise: Whether what the policy rests on holds on the recording; null where nothing was to be measured.
 WITH weighted AS (
@@ -29,7 +33,7 @@ ranked AS (
   FROM weighted
 )
 SELECT
-  policy, recording, unit_tokens, sum(steps) AS steps,
+  policy, recording, unit_tokens, min(mass_from) AS mass_from, sum(steps) AS steps,
   sum(kept_ratio * steps) / sum(steps) AS mean_kept_ratio,
   sum(lost_mass_ratio * steps) / sum(steps) AS mean_lost_mass_ratio,
   min(lost_mass_ratio) FILTER (WHERE rank >= 0.99 * rows) AS p99_lost_mass_ratio,
@@ -42,6 +46,10 @@ SELECT
     AS quantization_error_ratio,
   sum(output_error * steps) / sum(steps) FILTER (WHERE output_error IS NOT NULL) AS output_error,
   min(output_error_from) AS output_error_from,
+  sum(recovered_mass_ratio * steps) / sum(steps) AS recovered_mass_ratio,
+  sum(recalled_tokens * steps) / sum(steps) FILTER (WHERE recalled_tokens IS NOT NULL) AS recalled_tokens,
+  sum(recall_reuse_ratio * recalled_tokens * steps)
+    / nullif(sum(recalled_tokens * steps) FILTER (WHERE recall_reuse_ratio IS NOT NULL), 0) AS recall_reuse_ratio,
   sum(recoverable_ratio * lost_mass_ratio * steps) / nullif(sum(lost_mass_ratio * steps), 0) AS recoverable_ratio,
   min(premise) AS premise
 FROM ranked

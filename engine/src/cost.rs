@@ -28,6 +28,8 @@ pub struct StepCost {
     pub collective: f64,
     /// The policy's own work.
     pub policy: f64,
+    /// Fetching KV from a lower tier, all of it exposed.
+    pub tier: f64,
     /// Exposed hop between attention and FFN accelerators.
     pub link: f64,
     /// Kernel floors and the host.
@@ -46,6 +48,8 @@ pub struct StepCost {
     pub link_bytes: f64,
     /// Bytes between attention and FFN accelerators, both ways.
     pub hop_bytes: f64,
+    /// Bytes fetched from a lower tier.
+    pub tier_bytes: f64,
     /// Arithmetic.
     pub flops: f64,
     /// Which branches won; equal regimes at two ends of a stretch mean linear step times between them.
@@ -75,7 +79,8 @@ pub struct Batch<'a> {
 impl StepCost {
     /// Duration of the step in nanoseconds.
     pub fn total(&self) -> f64 {
-        self.kv_read + self.weight_read + self.compute + self.collective + self.policy + self.link + self.overhead
+        let Self { kv_read, weight_read, compute, collective, policy, tier, link, overhead, .. } = self;
+        kv_read + weight_read + compute + collective + policy + link + overhead + tier
     }
 
     /// Time in which arithmetic waits for data, in nanoseconds.
@@ -85,13 +90,14 @@ impl StepCost {
     }
 
     /// Name and time of each booth, in a fixed order.
-    pub fn booths(&self) -> [(&'static str, f64); 7] {
+    pub fn booths(&self) -> [(&'static str, f64); 8] {
         [
             ("kv_read", self.kv_read),
             ("weight_read", self.weight_read),
             ("compute", self.compute),
             ("collective", self.collective),
             ("policy", self.policy),
+            ("tier", self.tier),
             ("link", self.link),
             ("overhead", self.overhead),
         ]
@@ -114,6 +120,7 @@ impl StepCost {
             compute: mean(|cost| cost.compute),
             collective: mean(|cost| cost.collective),
             policy: mean(|cost| cost.policy),
+            tier: mean(|cost| cost.tier),
             link: mean(|cost| cost.link),
             overhead: mean(|cost| cost.overhead),
             busy: mean(|cost| cost.busy),
@@ -123,6 +130,7 @@ impl StepCost {
             pool_read_bytes: mean(|cost| cost.pool_read_bytes),
             link_bytes: mean(|cost| cost.link_bytes),
             hop_bytes: mean(|cost| cost.hop_bytes),
+            tier_bytes: mean(|cost| cost.tier_bytes),
             flops: mean(|cost| cost.flops),
             regime: first.regime,
         }
@@ -197,6 +205,35 @@ fn decode_attention(plan: &Plan, group: &PlanGroup, batch: &Batch<'_>, kept: u64
         cost.kv_read_bytes += bytes * plan.tensor;
     }
     residual(group, batch, plan.tensor, cost);
+    beside(plan, group, batch, kept, cost);
+    fetched(plan, group, batch, kept, cost);
+}
+
+/// What is held of the tokens that a group does not keep: copies, which are attended to, or digests, which are not.
+fn beside(plan: &Plan, group: &PlanGroup, batch: &Batch<'_>, kept: u64, cost: &mut StepCost) {
+    if group.whole_lane.is_none() {
+        return;
+    }
+    let others = not_kept(group, batch, kept) as f64;
+    let is_attended = group.group.beside.is_some_and(|beside| beside.is_attended);
+    let flops = if is_attended { others * group.pair_flops } else { 0.0 };
+    let bytes = others * group.beside_bytes_per_accelerator;
+    cost.pace(Stream::Kv, bytes / group.kv_bytes_per_ns, flops / plan.attention_flops_per_ns);
+    cost.kv_read_bytes += bytes * plan.tensor;
+    cost.flops += flops * plan.tensor;
+}
+
+/// Tokens of the batch's contexts that a group does not keep but holds something of.
+fn not_kept(group: &PlanGroup, batch: &Batch<'_>, kept: u64) -> u64 {
+    group.whole_lane.and_then(|lane| batch.kept_tokens.get(lane)).map_or(0, |whole| whole.saturating_sub(kept))
+}
+
+/// Pages from the lower tier. A layer knows which only once it has its queries, so that nothing hides the time.
+fn fetched(plan: &Plan, group: &PlanGroup, batch: &Batch<'_>, kept: u64, cost: &mut StepCost) {
+    let Some(near) = group.near_lane.and_then(|lane| batch.kept_tokens.get(lane)) else { return };
+    let bytes = kept.saturating_sub(*near) as f64 * group.lower_bytes_per_accelerator;
+    cost.tier += bytes / plan.host_bytes_per_ns;
+    cost.tier_bytes += bytes * plan.tensor;
 }
 
 /// The newest tokens of each decoding request in 16 bits.
@@ -269,7 +306,8 @@ fn policy_work(plan: &Plan, batch: &Batch<'_>, cost: &mut StepCost) {
     let figures = batch.kept_tokens.iter().zip(batch.prefill_context);
     for (group, (&kept, &context)) in plan.groups.iter().zip(figures) {
         let read = attended(group, batch, kept);
-        let vector = (read + context) as f64 * group.read_flops + tokens * group.write_flops;
+        let others = not_kept(group, batch, kept) as f64 * group.beside_flops;
+        let vector = (read + context) as f64 * group.read_flops + tokens * group.write_flops + others;
         let scoring = batch.scored_tokens as f64 * group.score_flops;
         cost.policy += vector / plan.vector_flops_per_ns + scoring / plan.attention_flops_per_ns;
         cost.flops += (vector + scoring) * plan.tensor;

@@ -47,6 +47,8 @@ pub struct Accelerator {
     pub scale_up_bytes_per_s: Sourced,
     /// Fixed time of one collective over those links, nanoseconds.
     pub scale_up_latency_ns: Sourced,
+    /// Link to the memory of the host, bytes per second and direction; null where the part has none that is known.
+    pub host_link_bytes_per_s: Option<Sourced>,
     /// Accelerators in the scale-up domain.
     pub scale_up_domain: u32,
 }
@@ -170,6 +172,7 @@ fn slots(machine: &mut Machine) -> Vec<(&'static str, Slot<'_>)> {
         ("memory_bytes_per_s", Slot::Known(&mut accelerator.memory_bytes_per_s)),
         ("scale_up_bytes_per_s", Slot::Known(&mut accelerator.scale_up_bytes_per_s)),
         ("scale_up_latency_ns", Slot::Known(&mut accelerator.scale_up_latency_ns)),
+        ("host_link_bytes_per_s", Slot::Unpublished(&mut accelerator.host_link_bytes_per_s)),
         ("kv_read_16bit", Slot::Known(&mut efficiency.kv_read_16bit)),
         ("kv_read_8bit", Slot::Known(&mut efficiency.kv_read_8bit)),
         ("weight_read", Slot::Known(&mut efficiency.weight_read)),

@@ -10,6 +10,9 @@
 mod adakv;
 pub mod args;
 mod bf16;
+pub mod budget;
+mod compensate;
+mod copies;
 mod duo;
 pub mod error;
 mod expected_attention;
@@ -29,12 +32,17 @@ pub mod minicache;
 mod mxfp4;
 mod nvfp4;
 mod oracle;
+pub mod organisation;
 mod output;
 pub mod pyramidkv;
 pub mod quantize;
 mod quest;
 mod random;
 mod razor;
+mod recall;
+pub mod recovery;
+mod rescale;
+mod retain;
 pub mod rng;
 pub mod scissorhands;
 pub mod select;
@@ -54,7 +62,10 @@ use crate::model::{KvShape, Model};
 use quantize::Residual;
 
 pub use args::Args;
+pub use budget::{ErrorBudget, smallest_retained};
 pub use error::{attention_error, premise, prompt_error};
+pub use organisation::organisation;
+pub use recovery::{OfSelection, Recall, Recovery};
 pub use select::Choice;
 pub use shape::shape;
 pub use stack::{Measured, Stack};
@@ -91,6 +102,11 @@ pub static ALL: &[&Kind] = &[
     &turboquant::KIND,
     &uniform::KIND,
     &grade::KIND,
+    &retain::KIND,
+    &rescale::KIND,
+    &compensate::KIND,
+    &copies::KIND,
+    &recall::KIND,
 ];
 
 /// Where in the stack of a serving system a stage acts.
@@ -102,6 +118,8 @@ pub enum Floor {
     Merging,
     /// In which number format they are kept.
     Format,
+    /// What is taken back of what the others lose.
+    Recovery,
 }
 
 /// A parameter of a stage.
@@ -195,6 +213,13 @@ pub static MASS: Channel = Channel {
           head",
 };
 
+/// Vectors themselves.
+pub static VECTORS: Channel = Channel {
+    name: "kv_vectors",
+    how: "record the tables `queries` (query vectors after rotation of every decode step and query head) and `kv_vectors` (K \
+          after rotation and V of every token)",
+};
+
 /// The mean attention of the last prompt queries on each prompt token.
 pub static WINDOW_ROWS: Channel = Channel {
     name: "window_rows",
@@ -270,6 +295,8 @@ pub enum Rule {
     Merge(minicache::Merge),
     /// Decides the number format.
     Format(Format),
+    /// Takes back part of what the stage before it loses.
+    Recover(Recovery),
 }
 
 /// A rule that decides which tokens are kept.
@@ -296,6 +323,8 @@ pub enum Kept {
     Parts(fn(&Args, &Place) -> Result<Vec<Part>>),
     /// It depends on attention, which a recording must hold in these channels.
     Measured(&'static [&'static Channel]),
+    /// How many of the tokens a step reads depends on attention; the parts say everything else.
+    MeasuredReads(&'static [&'static Channel], fn(&Args, &Place) -> Result<Vec<Part>>),
 }
 
 /// A layer that a selection acts on.
@@ -451,6 +480,10 @@ pub struct Keep {
     pub decode: Decode,
     /// Of everything, at any time; the model's own window is already folded in. `None` keeps all.
     pub total: Option<u32>,
+    /// Share of the prompt tokens that would be dropped when the prompt is complete, rounded up, that is kept after all.
+    pub retained: f64,
+    /// Room for so many more of the tokens that would be dropped.
+    pub extra: u32,
 }
 
 /// The demand of alike layers under a policy.
@@ -485,8 +518,33 @@ pub struct Group {
     pub read_flops: f64,
     /// Arithmetic for each token that is written, per layer (quantization).
     pub write_flops: f64,
-    /// Arithmetic for each prompt token once per prefill, per layer, where the policy drops part of the prompt (scoring).
+    /// Arithmetic for each prompt token once per prefill, per layer, where the policy drops part of the prompt (scoring, and
+    /// making copies or means of what is dropped).
     pub score_flops: f64,
+    /// What is held here of each token that is not kept.
+    pub beside: Option<Beside>,
+    /// What is held of it in a lower tier.
+    pub lower: Option<Lower>,
+}
+
+/// What is held of a token that a layer does not keep: its copy in a number format, or its share of a page's digest.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Beside {
+    /// Bytes in one layer, all KV heads, stored and read in each decode step.
+    pub token_bytes: u64,
+    /// Whether steps attend to it; to a digest they do not.
+    pub is_attended: bool,
+    /// Arithmetic outside the tensor units when it is read, per layer.
+    pub read_flops: f64,
+}
+
+/// Tokens that are not kept but moved to a lower tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lower {
+    /// Bytes of one of them in one layer, all KV heads.
+    pub token_bytes: u64,
+    /// Tokens that a decode step fetches of them in one layer at most. The room for them is part of the group's keep.
+    pub fetched_tokens: u32,
 }
 
 /// What a policy stack asks of a model's KV cache.
@@ -520,7 +578,7 @@ impl Budget {
 
 impl Keep {
     /// Keeps everything.
-    pub const ALL: Self = Self { prompt: None, decode: Decode::Grows, total: None };
+    pub const ALL: Self = Self { prompt: None, decode: Decode::Grows, total: None, retained: 0.0, extra: 0 };
 
     /// Keeps so much of the prompt, and all generated tokens.
     pub fn of_prompt(budget: Budget) -> Self {
@@ -529,7 +587,7 @@ impl Keep {
 
     /// Keeps so much of everything: a share is one of the prompt.
     pub fn fixed(budget: Budget) -> Self {
-        Self { prompt: Some(budget), decode: Decode::Fixed, total: None }
+        Self { prompt: Some(budget), decode: Decode::Fixed, ..Self::ALL }
     }
 
     /// Keeps so many tokens at any time.
@@ -540,6 +598,12 @@ impl Keep {
     /// Tokens kept of a context that began with this prompt. During prefill `context <= prompt` and the prompt budget
     /// does not apply yet, since a prompt is pruned when it is complete.
     pub fn tokens(&self, prompt: u32, context: u32) -> u32 {
+        let chosen = self.chosen(prompt, context);
+        chosen.saturating_add(self.recovered(prompt.min(context))).min(context)
+    }
+
+    /// The same without what is recovered of what would be dropped.
+    fn chosen(&self, prompt: u32, context: u32) -> u32 {
         let selected = match (self.prompt, self.decode) {
             (Some(budget), Decode::Grows) if context >= prompt => budget.tokens(prompt) + (context - prompt),
             (Some(budget), Decode::Fixed) if context > prompt => context.min(budget.room(prompt).saturating_add(1)),
@@ -549,8 +613,37 @@ impl Keep {
         self.total.map_or(selected, |total| selected.min(total))
     }
 
+    /// What is kept beside what is chosen, once a prompt of this length is complete.
+    fn recovered(&self, prompt: u32) -> u32 {
+        if self.retained == 0.0 {
+            return self.extra;
+        }
+        let dropped = prompt.saturating_sub(self.chosen(prompt, prompt));
+        // A share of 7% of 100 tokens is not 8; see [`Budget::room`].
+        ((f64::from(dropped) * self.retained - 1e-6).ceil().max(0.0) as u32).saturating_add(self.extra)
+    }
+
+    /// Tokens held of a prompt that is being prefilled, of which so many are computed. What is retained of it at the end
+    /// is not known before.
+    pub fn in_prefill(&self, computed: u32) -> u32 {
+        self.total.map_or(computed, |total| total.saturating_add(self.recovered(computed)).min(computed))
+    }
+
+    /// The same keep without room for `tokens` of the tokens that are dropped.
+    #[must_use]
+    pub fn without_extra(self, tokens: u32) -> Self {
+        Self { extra: self.extra.saturating_sub(tokens), ..self }
+    }
+
     /// The context from which on a decoding request grows no more; `None` if it always grows.
     pub fn full_at(&self, prompt: u32) -> Option<u32> {
+        let chosen = self.chosen_full_at(prompt)?;
+        // From there on the choice is constant, and what is kept beside it may still find room.
+        let most = self.chosen(prompt, chosen).saturating_add(self.recovered(prompt));
+        Some(chosen.max(most))
+    }
+
+    fn chosen_full_at(&self, prompt: u32) -> Option<u32> {
         let room = match (self.prompt, self.decode) {
             (Some(budget), Decode::Fixed) => Some(budget.room(prompt)),
             _ => None,
@@ -565,7 +658,8 @@ impl Keep {
 
     /// Whether part of a prompt of this length is dropped by the prompt budget.
     pub fn drops_of(&self, prompt: u32) -> bool {
-        self.prompt.is_some_and(|budget| budget.tokens(prompt) < prompt)
+        let kept = |budget: Budget| budget.tokens(prompt).saturating_add(self.recovered(prompt));
+        self.prompt.is_some_and(|budget| kept(budget) < prompt)
     }
 
     /// The same, and never more than `most` tokens.

@@ -3,6 +3,8 @@
 //! Masses are not copied. Everything that a policy could trip over later is checked here once: lengths of lists, order
 //! of steps, masses that are no numbers. So the loops over them need no checks and cannot panic.
 
+mod split;
+
 use std::collections::BTreeMap;
 
 use arrow::array::types::{Float32Type, UInt16Type, UInt32Type, UInt64Type};
@@ -14,6 +16,9 @@ use arrow::buffer::{NullBuffer, OffsetBuffer};
 use crate::error::{Error, Result};
 use crate::policy::Channel;
 
+/// Masses as they were recorded.
+const RECORDED: &str = "recorded";
+
 /// A recorded model run.
 #[derive(Debug)]
 pub struct Recording {
@@ -23,6 +28,8 @@ pub struct Recording {
     pub model: String,
     /// `blocks`, `tokens` or `vectors`.
     pub grade: String,
+    /// Where the masses of its units come from: `recorded`, or `column_sum` where blocks were split by it.
+    pub mass_from: &'static str,
     /// Layers of the model.
     pub layers: u32,
     /// Query heads per layer.
@@ -58,6 +65,28 @@ pub struct Request {
     pub prompt_tokens: u32,
     /// Tokens generated.
     pub output_tokens: u32,
+    /// What its prompt is made of.
+    pub content: Content,
+}
+
+/// A prompt as ids that are equal where the content is: of its tokens, or of its blocks, each with all that comes before.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Content {
+    /// Tokens per id; 0 where nothing is known.
+    pub unit_tokens: u32,
+    /// The ids in order.
+    pub ids: Vec<u64>,
+}
+
+impl Content {
+    /// Tokens that two prompts have in common at their beginning, as far as it is known.
+    pub fn common_tokens(&self, other: &Self) -> u32 {
+        if self.unit_tokens != other.unit_tokens {
+            return 0;
+        }
+        let same = self.ids.iter().zip(&other.ids).take_while(|(a, b)| a == b).count() as u32;
+        same.saturating_mul(self.unit_tokens)
+    }
 }
 
 /// One KV head of one layer of one request.
@@ -220,6 +249,16 @@ impl Recording {
         self.heads.retain(|((request, ..), _)| *request == request_id);
     }
 
+    /// The mass of every block split over its tokens, so that selections choose single tokens; see
+    /// [`Recording::mass_from`]. Where a block lies within the prompt it is split by the tokens' share of `column_sum`,
+    /// evenly elsewhere. A recording of tokens stays as it is.
+    ///
+    /// # Errors
+    /// A head without `column_sum`.
+    pub fn split_by_column_sum(self) -> Result<Self> {
+        if self.block_tokens == 1 { Ok(self) } else { split::split(self) }
+    }
+
     fn step(&self, row: &Row) -> Step<'_> {
         let batch = &self.attention[row.batch];
         let get = |column: &Option<Float32Array>| {
@@ -238,7 +277,8 @@ impl Recording {
 
     /// Model and grade, as `attention_error.recording` names them.
     pub fn label(&self) -> String {
-        format!("{} ({})", self.model, self.grade)
+        let split = if self.mass_from == RECORDED { "" } else { " split by column_sum" };
+        format!("{} ({}{split})", self.model, self.grade)
     }
 
     /// Recorded (step, layer, head) rows.
@@ -432,6 +472,7 @@ fn read_recordings(batch: &RecordBatch) -> Result<Vec<Recording>> {
             source_id: source.value(at),
             model: model[at].clone().unwrap_or_default(),
             grade: grade[at].clone().unwrap_or_default(),
+            mass_from: RECORDED,
             layers: layers.value(at),
             query_heads: query_heads.value(at),
             kv_heads: kv_heads.value(at),
@@ -468,6 +509,7 @@ fn read_requests(all: &mut [Recording], batches: &[RecordBatch]) -> Result<BTree
         let request = primitive::<UInt64Type>(batch, "requests", "request_id")?;
         let number = |name: &str| primitive::<UInt32Type>(batch, "requests", name);
         let (source, prompt, output) = (number("source_id")?, number("prompt_tokens")?, number("output_tokens")?);
+        let contents = Contents::read(batch)?;
         let keys = if batch.column_by_name("source_key").is_some() {
             texts(batch, "requests", "source_key")?
         } else {
@@ -482,13 +524,44 @@ fn read_requests(all: &mut [Recording], batches: &[RecordBatch]) -> Result<BTree
                 return Err(Error::data(format!("requests: request {request_id} appears twice")));
             }
             let (prompt_tokens, output_tokens) = (prompt.value(at), output.value(at));
-            all[owner].requests.push(Request { request_id, source_key, prompt_tokens, output_tokens });
+            let content = contents.of(at);
+            all[owner].requests.push(Request { request_id, source_key, prompt_tokens, output_tokens, content });
         }
     }
     for recording in all {
         recording.requests.sort_by_key(|request| request.request_id);
     }
     Ok(owners)
+}
+
+/// Columns that say what prompts are made of.
+struct Contents<'a> {
+    tokens: Option<&'a ListArray>,
+    hashes: Option<&'a ListArray>,
+    block: Option<PrimitiveArray<UInt32Type>>,
+}
+
+impl<'a> Contents<'a> {
+    fn read(batch: &'a RecordBatch) -> Result<Self> {
+        let list = |name: &str| batch.column_by_name(name).and_then(|column| column.as_list_opt::<i32>());
+        let block = batch.column_by_name("block_tokens");
+        let block = block.map(|column| cast::<UInt32Type>(column, "requests", "block_tokens")).transpose()?;
+        Ok(Self { tokens: list("prompt_token_ids"), hashes: list("block_hashes"), block })
+    }
+
+    fn of(&self, at: usize) -> Content {
+        let known = |list: Option<&'a ListArray>| list.filter(|list| list.is_valid(at)).map(|list| list.value(at));
+        if let Some(tokens) = known(self.tokens)
+            && let Some(tokens) = tokens.as_primitive_opt::<UInt32Type>()
+        {
+            return Content { unit_tokens: 1, ids: tokens.values().iter().map(|id| u64::from(*id)).collect() };
+        }
+        let block = self.block.as_ref().filter(|block| block.is_valid(at)).map_or(0, |block| block.value(at));
+        match known(self.hashes).as_ref().and_then(|hashes| hashes.as_primitive_opt::<UInt64Type>()) {
+            Some(hashes) if block > 0 => Content { unit_tokens: block, ids: hashes.values().to_vec() },
+            _ => Content::default(),
+        }
+    }
 }
 
 fn read_attention(all: &mut [Recording], owners: &BTreeMap<u64, usize>, batch: &RecordBatch) -> Result<()> {

@@ -166,6 +166,8 @@ pub static ALL: &[&Table] = &[
     &result::SCENARIOS,
     &result::DEMAND,
     &result::ATTENTION_ERROR,
+    &result::KEPT_PAGES,
+    &result::KEPT_OVERLAP,
     &result::STEP_COSTS,
     &result::REQUEST_COSTS,
     &result::QUANTILES,

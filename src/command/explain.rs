@@ -3,6 +3,7 @@
 mod stack;
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
 
 use engine::cache::tiers::PRESETS;
 use engine::error::{Result, unknown};
@@ -28,11 +29,20 @@ pub struct Args {
     /// Tokens of the prompt that bytes of a policy stack are given for
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
     pub prompt: u32,
+    /// A recording (folder), or a store that holds one, on which the smallest share of the stack's `retain` is sought
+    #[arg(long, value_name = "RECORDING", requires = "error_budget")]
+    pub recording: Option<PathBuf>,
+    /// What the error may be at most, such as `p99_lost_mass<=0.05`
+    #[arg(long, value_name = "FIGURE<=MOST", requires = "recording")]
+    pub error_budget: Option<String>,
 }
 
 /// Runs `kvtoll explain`.
 pub fn run(args: &Args) -> Result<Exit> {
     let name = args.name.as_str();
+    if let (Some(recording), Some(budget)) = (&args.recording, &args.error_budget) {
+        return say(&stack::smallest(name, recording, budget)?);
+    }
     if let Some(model) = &args.model {
         return say(&stack::explain(name, model, args.prompt)?);
     }

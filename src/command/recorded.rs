@@ -41,3 +41,11 @@ pub(super) fn load_any(path: &Path) -> Result<Vec<Recording>> {
     ingest(&mut store, &[path.to_string_lossy().into_owned()], &Options::standard(), &|_| {})?;
     load(&store)
 }
+
+/// The recordings with the mass of blocks split over their tokens, where that is wanted.
+pub(super) fn split(recordings: Vec<Recording>, is_wanted: bool) -> Result<Vec<Recording>> {
+    if !is_wanted {
+        return Ok(recordings);
+    }
+    recordings.into_iter().map(Recording::split_by_column_sum).collect()
+}

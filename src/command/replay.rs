@@ -10,7 +10,7 @@ use arrow::array::{AsArray, RecordBatch};
 use engine::cost::BLOCK_TOKENS;
 use engine::error::{Error, Result};
 use engine::model::Model;
-use engine::policy::{Measured, Stack, attention_error, premise};
+use engine::policy::{ErrorBudget, Measured, Stack, attention_error, organisation, premise};
 use engine::recording::Recording;
 use engine::replay::{Found, Mode, Run, Scenario, Source, replay, tables};
 use engine::schema::canonical::SOURCES;
@@ -79,6 +79,12 @@ pub struct Wanted {
     /// The serving engine's rules; see `kvtoll list engines`
     #[arg(long, value_name = "ENGINE")]
     pub engine: Option<String>,
+    /// Split the mass of recorded blocks over their tokens by `column_sum`, so that selections choose single tokens
+    #[arg(long)]
+    pub split_blocks: bool,
+    /// Fail the scenarios whose policy errs more on the recordings of the store, such as `p99_lost_mass<=0.05`
+    #[arg(long, value_name = "FIGURE<=MOST")]
+    pub error_budget: Option<String>,
     /// Threads to replay on; results do not depend on it
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
@@ -102,9 +108,11 @@ impl Wanted {
             ("weights", &self.weights),
             ("prices", &self.prices),
             ("engine", &self.engine),
+            ("error-budget", &self.error_budget),
         ] {
             words.extend(value.iter().map(|value| format!("--{flag} {}", quoted(value))));
         }
+        words.extend(self.split_blocks.then(|| "--split-blocks".to_owned()));
         words.extend(self.tensor_parallel.map(|number| format!("--tensor-parallel {number}")));
         words.extend(self.instances.map(|number| format!("--instances {number}")));
         words
@@ -112,6 +120,7 @@ impl Wanted {
 
     /// Looks at everything that can be wrong without the data.
     pub(crate) fn check(&self) -> Result<()> {
+        self.error_budget.as_deref().map(ErrorBudget::parse).transpose()?;
         for spec in specs(self)? {
             spec.resolve(0)?;
         }
@@ -162,6 +171,7 @@ pub(crate) struct Done {
 
 /// Replays what is wanted and writes the run; `None` after a dry run.
 pub(crate) fn carry_out(store: &mut Store, wanted: &Wanted) -> Result<Option<Done>> {
+    let budget = wanted.error_budget.as_deref().map(ErrorBudget::parse).transpose()?;
     let specs = specs(wanted)?;
     let (sources, mut scenarios) = resolve(store, &specs)?;
     if wanted.dry_run {
@@ -172,21 +182,33 @@ pub(crate) fn carry_out(store: &mut Store, wanted: &Wanted) -> Result<Option<Don
         }
         return Ok(None);
     }
-    let id = run_id(store, &sources, &scenarios)?;
-    let found = recorded::load(store).unwrap_or_else(|error| {
+    let id = run_id(store, &sources, &scenarios, (budget.as_ref(), wanted.split_blocks))?;
+    let found = recorded::load(store).and_then(|found| recorded::split(found, wanted.split_blocks));
+    let found = found.unwrap_or_else(|error| {
         talk::warn(&format!("the recordings of the store cannot be used, so no error is known: {error}"));
         Vec::new()
     });
     measure(&found, &mut scenarios);
     let errors = recorded_errors(&found, &scenarios);
+    let organisation = organisations(&found, &scenarios);
     drop(found);
     let bar = talk::bar(None);
     bar.set_message(format!("replaying {} scenarios", scenarios.len()));
-    let found = replay_all(&sources, &scenarios, wanted.threads)?;
+    let mut found = replay_all(&sources, &scenarios, wanted.threads)?;
+    if let Some(budget) = &budget {
+        gate(budget, &errors, &scenarios, &mut found);
+    }
     bar.finish_and_clear();
-    let run = Run { id: &id, sources: &sources, scenarios: &scenarios, found: &found, errors: &errors };
     let curves = sources.iter().filter(|source| source.steps.is_empty()).map(|source| curve(&source.workload));
     let curves: Vec<RecordBatch> = curves.collect::<Result<_>>()?;
+    let run = Run {
+        id: &id,
+        sources: &sources,
+        scenarios: &scenarios,
+        found: &found,
+        errors: &errors,
+        organisation: &organisation,
+    };
     let mut transaction = store.begin();
     transaction.write_run(&id, &MISS_RATIO, &curves)?;
     for (table, batches) in tables(&run)? {
@@ -262,7 +284,12 @@ fn resolve(store: &Store, specs: &[Spec]) -> Result<(Vec<Source>, Vec<Scenario>)
 }
 
 /// The run's id: a hash of what goes in, so that the same inputs give the same run.
-fn run_id(store: &Store, sources: &[Source], scenarios: &[Scenario]) -> Result<String> {
+fn run_id(
+    store: &Store,
+    sources: &[Source],
+    scenarios: &[Scenario],
+    (budget, is_split): (Option<&ErrorBudget>, bool),
+) -> Result<String> {
     let mut hash = Sha256::new();
     hash.update(concat!("kvtoll ", env!("CARGO_PKG_VERSION"), "\n"));
     for batch in store.read(&SOURCES)? {
@@ -276,6 +303,12 @@ fn run_id(store: &Store, sources: &[Source], scenarios: &[Scenario]) -> Result<S
         // The stack goes in by its canonical name: its stages hold addresses of functions.
         hash.update(format!("{name:?} {is_baseline} {workload:?} {model:?} {policy} {machine:?} {mode:?} "));
         hash.update(format!("{rules:?} {rate:?} {parallel:?} {dtype:?} {prices:?}\n"));
+    }
+    if let Some(budget) = budget {
+        hash.update(format!("{budget}\n"));
+    }
+    if is_split {
+        hash.update("blocks split by column_sum\n");
     }
     let mut id = String::new();
     for byte in hash.finalize().iter().take(6) {
@@ -311,6 +344,49 @@ fn recorded_errors(recorded: &[Recording], scenarios: &[Scenario]) -> Vec<Record
         }
     }
     batches
+}
+
+/// Fails the scenarios whose policy is not within the error budget on the recordings of the store, all of them together.
+fn gate(budget: &ErrorBudget, errors: &[RecordBatch], scenarios: &[Scenario], found: &mut [Result<Found>]) {
+    for (scenario, found) in scenarios.iter().zip(found).filter(|(_, found)| found.is_ok()) {
+        let policy = scenario.policy.name();
+        let is_of = |rows: &&RecordBatch| {
+            let names = rows.column_by_name("policy").and_then(|column| column.as_string_opt::<i32>());
+            names.is_some_and(|names| names.iter().flatten().next() == Some(policy.as_str()))
+        };
+        match budget.figure(errors.iter().filter(is_of)) {
+            Some(figure) if figure <= budget.most => {}
+            Some(figure) => {
+                let text = format!("`{policy}` is not within the error budget `{budget}`: it comes to {figure:.4}");
+                *found = Err(Error::run(text).hint(
+                    "a larger budget of tokens, more bits or a recovery stage such as `retain(5%)` lower it; \
+                     `kvtoll explain STACK --recording R --error-budget B` finds the smallest share",
+                ));
+            }
+            None => {
+                talk::warn(&format!(
+                    "`{}`: the error budget `{budget}` of `{policy}` is not known here",
+                    scenario.name
+                ));
+            }
+        }
+    }
+}
+
+/// Pages that each policy touches on each recording of the store, and what requests with a common prefix keep in common.
+/// Why a recording cannot tell is said where its error is computed.
+fn organisations(recorded: &[Recording], scenarios: &[Scenario]) -> Vec<[RecordBatch; 2]> {
+    let mut stacks: Vec<&Stack> = scenarios.iter().map(|scenario| &scenario.policy).collect();
+    let mut names: Vec<String> = Vec::new();
+    stacks.retain(|stack| {
+        let is_new = !names.contains(&stack.name());
+        names.push(stack.name());
+        is_new
+    });
+    let pairs: Vec<(&Stack, &Recording)> =
+        stacks.iter().flat_map(|stack| recorded.iter().map(move |recording| (*stack, recording))).collect();
+    let found: Vec<_> = pairs.par_iter().map(|(stack, recording)| organisation(stack, recording)).collect();
+    found.into_iter().flatten().collect()
 }
 
 /// Tells policies whose bytes depend on attention what they kept of the first recording that has the layers and KV heads of

@@ -59,6 +59,8 @@ fn write_all(folder: &Path, name: &str) {
     write(folder, "link_usage", &link_rows(&scenarios));
     write(folder, "demand", &demand_rows(&scenarios));
     write(folder, "attention_error", &error_rows());
+    write(folder, "kept_pages", &page_rows());
+    write(folder, "kept_overlap", &overlap_rows());
     write_batch(folder, "requests", &requests());
     write(folder, "kernels", &kernel_rows());
     write_batch(folder, "accesses", &accesses());
@@ -436,6 +438,9 @@ fn demand_rows(scenarios: &[Scenario<'_>]) -> Vec<Vec<Cell>> {
                     bytes,
                     bytes,
                     bytes,
+                    0u64,
+                    0u64,
+                    0u64,
                     0.0,
                 ]);
             }
@@ -463,6 +468,7 @@ fn error_rows() -> Vec<Vec<Cell>> {
                         layer,
                         head,
                         1u16,
+                        "recorded",
                         0.5,
                         lost,
                         lost * 1.5,
@@ -472,6 +478,9 @@ fn error_rows() -> Vec<Vec<Cell>> {
                         quantized.then_some(0.012),
                         Some(lost * 0.3),
                         Some("norms"),
+                        lost * 0.1,
+                        None::<f64>,
+                        None::<f64>,
                         0.25,
                         if scale > 0.0 { "selection" } else { "key_format" },
                         None::<&str>,
@@ -481,6 +490,54 @@ fn error_rows() -> Vec<Vec<Cell>> {
         }
     }
     rows
+}
+
+/// Pages of two heads in two layers under one policy.
+fn page_rows() -> Vec<Vec<Cell>> {
+    let of = |(layer, head): (u16, u16)| {
+        let touched = 40.0 + f64::from(layer) * 10.0 + f64::from(head) * 5.0;
+        row![
+            "snapkv(budget=50%)+fp8",
+            "smollm2-135m, token masses",
+            1u32,
+            0u64,
+            layer,
+            head,
+            1u16,
+            16u16,
+            40u32,
+            512.0,
+            64.0,
+            touched,
+            50.0 + f64::from(layer) * 10.0,
+        ]
+    };
+    [(0, 0), (0, 1), (1, 0), (1, 1)].into_iter().map(of).collect()
+}
+
+/// What two requests with a common prefix of 512 tokens keep of it.
+fn overlap_rows() -> Vec<Vec<Cell>> {
+    let of = |(layer, head): (u16, u16)| {
+        row![
+            "snapkv(budget=50%)+fp8",
+            "smollm2-135m, token masses",
+            1u32,
+            0u64,
+            1u64,
+            layer,
+            head,
+            1u16,
+            512u32,
+            256u32,
+            200u32,
+            128u32,
+            Some(128.0 / 328.0),
+            30u32,
+            3u32,
+            false,
+        ]
+    };
+    [(0, 0), (0, 1), (1, 0), (1, 1)].into_iter().map(of).collect()
 }
 
 fn write_provenance(folder: &Path, scenarios: &[Scenario<'_>]) {

@@ -46,8 +46,23 @@ pub struct PlanGroup {
     pub written_bytes_per_accelerator: f64,
     /// Bytes stored for one kept token on all accelerators of the instance, replicas included, all layers.
     pub token_bytes: u64,
+    /// Bytes that the newest tokens of a request can take more in 16 bits on all accelerators of the instance, all layers: the
+    /// room that each request holds for them.
+    pub residual_room_bytes: u64,
+    /// Bytes that one accelerator reads of what is held of each token that is not kept, all layers.
+    pub beside_bytes_per_accelerator: f64,
+    /// Bytes that this takes on all accelerators of the instance, replicas included.
+    pub beside_bytes: u64,
+    /// Arithmetic outside the tensor units for it, per accelerator.
+    pub beside_flops: f64,
+    /// Bytes that one accelerator fetches of one token from the lower tier, all layers.
+    pub lower_bytes_per_accelerator: f64,
     /// Where among the lanes the tokens are that a decode step reads, if not all that are kept.
     pub read_lane: Option<usize>,
+    /// Where all tokens of the context are, if something is held of those that are not kept.
+    pub whole_lane: Option<usize>,
+    /// Where the tokens are that are kept without those that a step fetches from the lower tier.
+    pub near_lane: Option<usize>,
     /// Arithmetic of one query with one kept token per accelerator, all layers, decode.
     pub pair_flops: f64,
     /// The same in prefill.
@@ -118,6 +133,8 @@ pub struct Plan {
     pub vector_flops_per_ns: f64,
     /// Achieved bandwidth of collectives.
     pub collective_bytes_per_ns: f64,
+    /// Bandwidth of the link to the lower tier, one way; 0 where nothing is fetched.
+    pub host_bytes_per_ns: f64,
     /// Fixed time of a collective.
     pub collective_latency_ns: f64,
     /// Fixed time of a layer's other kernels.
@@ -147,24 +164,35 @@ impl Linear {
 }
 
 impl Plan {
-    /// Bytes that a request holds of each group for so many kept tokens, in whole blocks.
-    pub fn block_bytes(&self, group: usize) -> u64 {
-        u64::from(BLOCK_TOKENS) * self.groups[group].token_bytes
+    /// Bytes of a block of the tokens that a lane counts. What is held of tokens that are not kept is counted once for
+    /// every token of the context, so that a kept token counts for the rest. Lanes that only say what is read have none.
+    pub fn block_bytes(&self, lane: usize) -> u64 {
+        let beside = || self.groups.iter().find(|group| group.whole_lane == Some(lane)).map(|group| group.beside_bytes);
+        let kept = self.groups.get(lane).map(|group| group.token_bytes.saturating_sub(group.beside_bytes));
+        u64::from(BLOCK_TOKENS) * kept.or_else(beside).unwrap_or(0)
     }
 
-    /// How many counts of kept tokens a batch has: one for each group, then one for each that reads less than it keeps.
+    /// How many counts of kept tokens a batch has: one for each group, then one for each that reads less than it keeps, one
+    /// for each that holds something of what it does not keep, and one for each that fetches some of it.
     pub fn lanes(&self) -> usize {
-        self.groups.len() + self.groups.iter().filter(|group| group.read_lane.is_some()).count()
+        let extra =
+            |group: &PlanGroup| [group.read_lane, group.whole_lane, group.near_lane].into_iter().flatten().count();
+        self.groups.len() + self.groups.iter().map(extra).sum::<usize>()
     }
 
-    /// The group of each lane and how many tokens it counts. Lanes from `groups.len()` on count tokens that are read; they
-    /// store nothing of their own.
+    /// The group of each lane and how many tokens it counts.
     pub fn lane_keeps(&self) -> impl Iterator<Item = (usize, Keep)> {
-        let kept = self.groups.iter().enumerate().map(|(at, group)| (at, group.group.keep));
-        let read = self.groups.iter().enumerate().filter(|(_, group)| group.read_lane.is_some());
-        let capped =
-            |group: &PlanGroup| group.group.read_tokens.map_or(group.group.keep, |most| group.group.keep.capped(most));
-        kept.chain(read.map(move |(at, group)| (at, capped(group))))
+        let of = |keep: fn(&PlanGroup) -> Option<Keep>| {
+            self.groups.iter().enumerate().filter_map(move |(at, group)| Some((at, keep(group)?)))
+        };
+        let read =
+            of(|group| group.read_lane.map(|_| group.group.keep.capped(group.group.read_tokens.unwrap_or(u32::MAX))));
+        let whole = of(|group| group.whole_lane.map(|_| Keep::ALL));
+        let near = of(|group| {
+            let lower = group.near_lane.and(group.group.lower)?;
+            Some(group.group.keep.without_extra(lower.fetched_tokens))
+        });
+        of(|group| Some(group.group.keep)).chain(read).chain(whole).chain(near)
     }
 
     /// The keep of one lane; see [`Plan::lane_keeps`].
@@ -174,19 +202,18 @@ impl Plan {
 
     /// Bytes that one more token adds to a long context.
     pub fn growing_bytes(&self) -> u64 {
-        self.groups.iter().filter(|group| group.group.keep.total.is_none()).map(|group| group.token_bytes).sum()
+        let grows = |group: &PlanGroup| group.group.keep.total.is_none();
+        self.groups.iter().map(|group| if grows(group) { group.token_bytes } else { group.beside_bytes }).sum()
     }
 
     /// KV bytes of a request with this prompt and context, in whole blocks; `selected` once the prompt is pruned.
     pub fn footprint(&self, prompt: u32, context: u32, selected: bool) -> u64 {
         let held = self.groups.iter().enumerate().map(|(at, group)| {
             let keep = group.group.keep;
-            let tokens = if selected {
-                keep.tokens(prompt, context)
-            } else {
-                keep.total.map_or(context, |cap| cap.min(context))
-            };
-            u64::from(tokens.div_ceil(BLOCK_TOKENS)) * self.block_bytes(at)
+            let tokens = if selected { keep.tokens(prompt, context) } else { keep.in_prefill(context) };
+            let blocks = |tokens: u32| u64::from(tokens.div_ceil(BLOCK_TOKENS));
+            let beside = u64::from(BLOCK_TOKENS) * group.beside_bytes;
+            blocks(tokens) * self.block_bytes(at) + blocks(context) * beside + group.residual_room_bytes
         });
         held.sum()
     }
@@ -230,9 +257,7 @@ pub fn plan(model: &Model, shape: &Shape, machine: &Machine, dtype: WeightDtype,
     let bandwidth = accelerator.memory_bytes_per_s.value;
     let mut groups: Vec<PlanGroup> =
         shape.groups.iter().map(|group| plan_group(group, machine, parallel.tensor)).collect();
-    let first = groups.len();
-    let paged = groups.iter_mut().filter(|group| group.group.read_tokens.is_some());
-    paged.zip(first..).for_each(|(group, lane)| group.read_lane = Some(lane));
+    number_lanes(&mut groups);
     let weight_bytes = model.params() * dtype.bytes();
     let weight_read = if dtype == WeightDtype::Bf16 { &efficiency.weight_read } else { &efficiency.weight_read_8bit };
     Ok(Plan {
@@ -248,6 +273,7 @@ pub fn plan(model: &Model, shape: &Shape, machine: &Machine, dtype: WeightDtype,
         attention_flops_per_ns: per_ns(bf16),
         vector_flops_per_ns: per_ns(accelerator.vector_flops.value * VECTOR_EFFICIENCY),
         collective_bytes_per_ns: per_ns(accelerator.scale_up_bytes_per_s.value * efficiency.all_reduce.value),
+        host_bytes_per_ns: host_link(shape, machine)?,
         collective_latency_ns: accelerator.scale_up_latency_ns.value,
         layer_floor_ns: efficiency.layer_floor_ns.value,
         step_overhead_ns: efficiency.step_overhead_ns.value,
@@ -257,6 +283,29 @@ pub fn plan(model: &Model, shape: &Shape, machine: &Machine, dtype: WeightDtype,
         eviction_is_private: shape.eviction_is_private,
         certainty: certainty(model, machine),
     })
+}
+
+/// Gives lanes to groups that need more than one; in the order of [`Plan::lane_keeps`].
+fn number_lanes(groups: &mut [PlanGroup]) {
+    let mut next = groups.len()..;
+    let paged = groups.iter_mut().filter(|group| group.group.read_tokens.is_some());
+    paged.zip(&mut next).for_each(|(group, lane)| group.read_lane = Some(lane));
+    let beside = groups.iter_mut().filter(|group| group.group.beside.is_some());
+    beside.zip(&mut next).for_each(|(group, lane)| group.whole_lane = Some(lane));
+    let lower = groups.iter_mut().filter(|group| group.group.lower.is_some());
+    lower.zip(&mut next).for_each(|(group, lane)| group.near_lane = Some(lane));
+}
+
+/// The link to the lower tier, where one is needed.
+fn host_link(shape: &Shape, machine: &Machine) -> Result<f64> {
+    if shape.groups.iter().all(|group| group.lower.is_none()) {
+        return Ok(0.0);
+    }
+    let link = machine.accelerator.host_link_bytes_per_s.as_ref().ok_or_else(|| {
+        Error::usage(format!("`recall` needs the link between `{}` and its host, which is not known", machine.name))
+            .hint(format!("assume one: `{}*host_link_bytes_per_s=64GB/s`", machine.preset))
+    })?;
+    Ok(link.value / 1e9)
 }
 
 /// Engines split query heads evenly, and KV heads evenly or into even replicas.
@@ -303,7 +352,17 @@ fn plan_group(group: &Group, machine: &Machine, tensor: u32) -> PlanGroup {
         (&machine.efficiency.kv_read_8bit, &machine.efficiency.attention_floor_8bit_ns)
     };
     let head_share = f64::from(heads) / f64::from(kv.kv_heads.max(1));
+    // Bytes of one token of all KV heads on one accelerator, all layers.
+    let here = |bytes: u64| u64::from(group.layers) * bytes.div_ceil(u64::from(kv.kv_heads.max(1))) * u64::from(heads);
+    let beside = group.beside.map_or(0, |beside| here(beside.token_bytes));
     PlanGroup {
+        residual_room_bytes: here(group.residual.most_bytes(u32::MAX)) * u64::from(tensor),
+        beside_bytes_per_accelerator: beside as f64,
+        beside_bytes: beside * u64::from(tensor),
+        beside_flops: group.beside.map_or(0.0, |beside| beside.read_flops) * layers * head_share,
+        lower_bytes_per_accelerator: group.lower.map_or(0.0, |lower| here(lower.token_bytes) as f64),
+        whole_lane: None,
+        near_lane: None,
         layers,
         token_bytes_per_accelerator: per_accelerator as f64,
         index_bytes_per_accelerator: index_per_accelerator as f64,

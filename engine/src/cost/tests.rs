@@ -213,3 +213,78 @@ fn heads_that_do_not_divide_are_refused() {
         assert!(error.to_string().contains(&format!("do not divide among {tensor} accelerators")), "{error}");
     }
 }
+
+/// The price of one request of 9,000 prompt tokens that decodes at a context of 10,000.
+fn one_request(plan: &Plan) -> StepCost {
+    let kept: Vec<u64> = plan.lane_keeps().map(|(_, keep)| u64::from(keep.tokens(9000, 10_000))).collect();
+    let (pairs, read) = (vec![0.0; plan.groups.len()], vec![0; plan.groups.len()]);
+    let batch = Batch {
+        decode_requests: 1,
+        kept_tokens: &kept,
+        prefill_tokens: 0,
+        prefill_rows: 0,
+        prefill_pairs: &pairs,
+        prefill_context: &read,
+        scored_tokens: 0,
+    };
+    price(plan, &batch)
+}
+
+#[test]
+fn recovery_costs_what_it_reads_and_fetches() {
+    let (model, h200) = (a_model(0), a_machine("h200"));
+    let of = |policy: &str| one_request(&planned(&model, policy, &h200, 1));
+    let alone = of("snapkv(budget=1024)");
+    let near = |found: f64, expected: f64| assert!((found / expected - 1.0).abs() < 1e-9, "{found} {expected}");
+    // 32 layers of 8 KV heads: 512 bytes of a token in 16 bits, 132 in 4.
+    let (layers, dropped) = (32.0 * 8.0, f64::from(10_000 - 1024 - 1000));
+    let copies = of("snapkv(budget=1024)+copies(as=int4)");
+    near(copies.kv_read_bytes - alone.kv_read_bytes, layers * 132.0 * dropped);
+    // Each is attended to by all query heads, and taken apart by two operations an element.
+    near(copies.flops - alone.flops, dropped * 32.0 * (2.0 * 2.0 * 32.0 * 128.0 + 2.0 * 2048.0));
+    assert!(copies.policy > alone.policy && copies.total() > alone.total());
+    // 256 tokens come over the link in each step and layer, are read where they land, and digests are read for the rest.
+    let recall = of("snapkv(budget=1024)+recall(tokens=256)");
+    near(recall.tier_bytes, layers * 512.0 * 256.0);
+    near(recall.tier, layers * 512.0 * 256.0 / 64.0);
+    near(recall.kv_read_bytes - alone.kv_read_bytes, layers * (512.0 * 256.0 + 32.0 * (dropped - 256.0)));
+    near(recall.booths().iter().map(|booth| booth.1).sum::<f64>(), recall.total());
+    let halved = one_request(&planned(
+        &model,
+        "snapkv(budget=1024)+recall(tokens=256)",
+        &a_machine("h200*host_link_bytes_per_s=2"),
+        1,
+    ));
+    near(halved.tier, recall.tier / 2.0);
+    // A retained token is a token.
+    let retained = of("snapkv(budget=1024)+retain(10%)");
+    near(retained.kv_read_bytes - alone.kv_read_bytes, layers * 512.0 * 798.0);
+    let shape = shape(&Stack::parse("window(1024)+recall(64)").unwrap(), &model).unwrap();
+    let parallel = Parallel { tensor: 1, instances: 1 };
+    let error = plan(&model, &shape, &a_machine("tpu-v7"), WeightDtype::Fp8, parallel).unwrap_err();
+    assert!(error.to_string().contains("`recall` needs the link"), "{error}");
+    assert!(error.advice().unwrap().contains("host_link_bytes_per_s"));
+}
+
+/// The memory of a request holds what the format says that it stores, at every length, and no more than whole blocks and
+/// the whole window.
+#[test]
+fn a_request_takes_room_for_its_newest_tokens_in_16_bits() {
+    let (model, h200) = (a_model(0), a_machine("h200"));
+    for policy in ["kivi", "kivi(bits=4,residual=32)", "fp8", "snapkv(budget=1024)+kivi"] {
+        let shape = shape(&Stack::parse(policy).unwrap(), &model).unwrap();
+        let plan = planned(&model, policy, &h200, 1);
+        let group = &shape.groups[0];
+        let room = 32 * group.residual.most_bytes(u32::MAX);
+        for context in [1, 127, 128, 129, 255, 256, 1000, 5000] {
+            let tokens = group.keep.tokens(context, context);
+            let (stored, held) = (32 * group.bytes_of(tokens), plan.footprint(context, context, true));
+            assert!(held >= stored, "{policy} at {context}: {held} hold {stored}");
+            assert!(
+                held <= 32 * u64::from(tokens.next_multiple_of(16)) * group.stored_bytes() + room,
+                "{policy} {context}"
+            );
+        }
+        assert_eq!(room > 0, policy.contains("kivi"));
+    }
+}

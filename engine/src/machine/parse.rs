@@ -52,6 +52,7 @@ struct AcceleratorFile {
     memory_bytes_per_s: Number,
     scale_up_bytes_per_s: Number,
     scale_up_latency_ns: Number,
+    host_link_bytes_per_s: Option<Number>,
     scale_up_domain: Spanned<u32>,
 }
 
@@ -117,6 +118,7 @@ pub fn parse(text: &str, origin: &str) -> Result<Machine> {
         memory_bytes_per_s: number("memory_bytes_per_s", &given.memory_bytes_per_s)?,
         scale_up_bytes_per_s: number("scale_up_bytes_per_s", &given.scale_up_bytes_per_s)?,
         scale_up_latency_ns: number("scale_up_latency_ns", &given.scale_up_latency_ns)?,
+        host_link_bytes_per_s: optional("host_link_bytes_per_s", &given.host_link_bytes_per_s)?,
         scale_up_domain: *domain.get_ref(),
     };
     let given = &file.efficiency;

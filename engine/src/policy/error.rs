@@ -16,6 +16,9 @@
 //! group, whose squares sum to less than the recorded `sum_sq`; the terms are scaled up to it. What is kept after a
 //! selection is renormalised.
 //!
+//! *Recovery.* What a step reads thanks to a recovery stage counts as kept. Copies of what is dropped come back with the
+//! noise of their format; their mass is not lost.
+//!
 //! *Output.* `output_error` is by how much the layer's output turns ([`turning`](super::turning)): exact where queries, keys
 //! and values were recorded, else estimated from the norms of V and the recorded norm of the output, with the noise above as
 //! that of the format. Merged layers without vectors get their noise from the recorded angles between layers.
@@ -32,9 +35,10 @@ use arrow::array::{
 
 use super::minicache::{self, Premise, Role};
 use super::output::{self, Exact, Treatment};
+use super::recovery::{OfSelection, Recovered, View};
 use super::select::{self, Units, split_sum, sum_of_least};
 use super::turning::{Sums, Turn};
-use super::{Args, Distortion, NEXT_COSINES, Selection, Stack};
+use super::{Args, Distortion, NEXT_COSINES, Selection, Stack, VECTORS};
 use crate::error::{Error, Result};
 use crate::recording::{Head, Recording, Step};
 use crate::schema::result::ATTENTION_ERROR;
@@ -80,20 +84,35 @@ fn errors(stack: &Stack, recording: &Recording, steps_per_range: u32, treated: T
         return Err(Error::usage("expected at least 1 step per range, found 0"));
     }
     let formatted = stack.distortion(recording.head_dim);
-    let selection = stack.selection();
-    let mut rows = Rows { is_recoverable: selection.is_some_and(|(_, rule)| rule.is_recoverable), ..Rows::default() };
+    let (selection, recovery) = (stack.selection(), *stack.recovery());
+    let of_copies = recovery.copies.map_or(Distortion::NONE, |form| form.distortion(recording.head_dim));
+    let is_recoverable = recovery.holds_all() || selection.is_some_and(|(_, rule)| rule.is_recoverable);
+    let mut rows = Rows { is_recoverable, has_recall: recovery.recall.is_some(), ..Rows::default() };
     let (mut units, mut buffers, mut budgets) = (Vec::new(), Vec::new(), Vec::new());
     for heads in recording.heads_by_request() {
         select::budgets(selection, &heads, &mut budgets)?;
         let mut from = 0;
         for layer in heads.chunk_by(|a, b| a.layer == b.layer) {
             let treatment = treatment(stack, recording, layer);
-            let exact = output::exact(layer, treatment, treated)?;
+            let exact = output::exact(layer, treatment, treated, recovery.copies)?;
+            check_stand_in(stack, layer, exact.is_some())?;
             let of_format = treatment.format.map_or(Distortion::NONE, |_| formatted);
             let distortions = distortions(stack, layer, treatment, of_format, exact.is_some())?;
             let budgets = budgets.get(from..from + layer.len()).unwrap_or_default();
             from += layer.len();
-            let run = Run { selection, layer, budgets, steps_per_range, distortions, exact, treated };
+            let has_stand_in = stack.has_stand_in();
+            let run = Run {
+                selection,
+                recovery,
+                of_copies,
+                has_stand_in,
+                layer,
+                budgets,
+                steps_per_range,
+                distortions,
+                exact,
+                treated,
+            };
             run_layer(&run, &mut units, &mut buffers, &mut rows)?;
         }
     }
@@ -137,6 +156,13 @@ fn distortions(
     layer.iter().map(of_head).collect()
 }
 
+/// Refuses a pair that stands for what is dropped where no vectors say how well it does.
+fn check_stand_in(stack: &Stack, layer: &[Head<'_>], is_exact: bool) -> Result<()> {
+    let Some(head) = layer.first().filter(|_| stack.recovery().compensate && !is_exact) else { return Ok(()) };
+    let message = format!("`compensate` needs channel `{}` for {}", VECTORS.name, head.place());
+    Err(Error::run(format!("{message}, but the recording does not have it")).hint(VECTORS.how))
+}
+
 /// Whether the layers that the stack merges are alike on this recording; `None` where it merges none, and where their
 /// cosines are unknown.
 pub fn premise(stack: &Stack, recording: &Recording) -> Option<Premise> {
@@ -152,6 +178,10 @@ pub fn premise(stack: &Stack, recording: &Recording) -> Option<Premise> {
 /// One layer under one stack.
 struct Run<'a, 'b> {
     selection: Option<(&'b Args, &'b Selection)>,
+    recovery: OfSelection,
+    /// The error of copies of what is dropped.
+    of_copies: Distortion,
+    has_stand_in: bool,
     layer: &'b [Head<'a>],
     budgets: &'b [u32],
     steps_per_range: u32,
@@ -168,23 +198,27 @@ impl Run<'_, '_> {
 }
 
 fn run_layer(run: &Run<'_, '_>, units: &mut Vec<Units>, buffers: &mut Vec<Buffers>, rows: &mut Rows) -> Result<()> {
-    let Run { selection, layer, budgets, steps_per_range, exact, .. } = run;
+    let Run { selection, recovery, layer, budgets, steps_per_range, exact, .. } = run;
     buffers.resize_with(layer.len(), Buffers::default);
     let tokens: Vec<Option<Tokens<'_>>> = layer
         .iter()
         .zip(buffers)
         .enumerate()
         .map(|(at, (head, buffers))| {
-            let found = tokens(head, head.unit_tokens(), run.distortion(at), buffers)?;
+            let found = tokens(head, head.unit_tokens(), run.distortion(at).and(run.of_copies), buffers)?;
             let prompt = head.request.prompt_tokens / head.unit_tokens().max(1);
             Some(if run.treated == Treated::Prompt { Tokens { treated: prompt as usize, ..found } } else { found })
         })
         .collect();
     let mut ranges: Vec<Vec<Range>> = vec![Vec::new(); layer.len()];
     let mut turns: Vec<Turned> = Vec::new();
-    let (mut bits, mut marks) = (Vec::new(), Vec::new());
+    let (mut bits, mut scratch) = (Vec::new(), output::Scratch::default());
+    let mut recovered = Recovered::new(*selection, *recovery, layer.len());
     select::run_layer(*selection, layer, budgets, units, |at, step, units| {
         let (Some(head), Some(ranges)) = (layer.get(at), ranges.get_mut(at)) else { return Ok(()) };
+        let number = budgets.get(at).copied().unwrap_or(0);
+        let view = recovered.view((at, number), head, step, units)?;
+        let units = view.units;
         let index = step.step.saturating_sub(1) / steps_per_range;
         if ranges.last().is_none_or(|range| range.index != index) {
             ranges.push(Range { index, ..Range::default() });
@@ -195,12 +229,15 @@ fn run_layer(run: &Run<'_, '_>, units: &mut Vec<Units>, buffers: &mut Vec<Buffer
         }
         let nth = turns.len().saturating_sub(1);
         let (Some(range), Some(turned)) = (ranges.last_mut(), turns.last_mut()) else { return Ok(()) };
-        range.add(step, units, &mut bits);
+        range.add(step, &view, &mut bits);
         let tokens = tokens.get(at).and_then(Option::as_ref);
-        let noise = tokens.and_then(|tokens| noise(tokens, step, units, run.distortion(at), head.head_dim()));
+        let noise = tokens.and_then(|tokens| noises(run, at, tokens, step, &view));
         range.add_noise(noise);
         match exact {
-            Some(exact) => exact.add((at, nth), step, units, &mut marks, &mut turned.turn)?,
+            Some(exact) => {
+                let reading = output::Reading { units, copied: view.copied, has_stand_in: run.has_stand_in };
+                exact.add((at, nth), step, reading, &mut scratch, &mut turned.turn)?;
+            }
             None => turned.estimate(tokens, step, units, noise),
         }
         Ok(())
@@ -213,6 +250,18 @@ fn run_layer(run: &Run<'_, '_>, units: &mut Vec<Units>, buffers: &mut Vec<Buffer
         }
     }
     Ok(())
+}
+
+/// The noise of what a step reads in the stack's format, and of what it reads as copies.
+fn noises(run: &Run<'_, '_>, at: usize, tokens: &Tokens<'_>, step: &Step<'_>, view: &View<'_>) -> Option<Noise> {
+    let is_copy = |at: usize| view.copied.get(at).copied().unwrap_or(false);
+    let dim = run.layer.get(at)?.head_dim();
+    let kept = noise(tokens, step, view.units, (run.distortion(at), dim), |at| !is_copy(at))?;
+    if run.of_copies == Distortion::NONE {
+        return Some(kept);
+    }
+    let copies = noise(tokens, step, view.units, (run.of_copies, dim), is_copy)?;
+    Some(Noise { logit: kept.logit + copies.logit, key: kept.key + copies.key, value: kept.value + copies.value })
 }
 
 /// By how much a layer's output is turned in one step.
@@ -381,7 +430,14 @@ struct Shift {
 }
 
 /// The noise of one step; `None` where a norm is unknown or the output is zero.
-fn noise(tokens: &Tokens<'_>, step: &Step<'_>, units: &Units, distortion: Distortion, dim: u32) -> Option<Noise> {
+/// Only units that `is_treated` says come back with the distortion.
+fn noise(
+    tokens: &Tokens<'_>,
+    step: &Step<'_>,
+    units: &Units,
+    (distortion, dim): (Distortion, u32),
+    is_treated: impl Fn(usize) -> bool,
+) -> Option<Noise> {
     let (sum_sq, q_norm) = (f64::from(step.sum_sq?), f64::from(step.q_norm?));
     let out_sq = step.out_norm? * step.out_norm?;
     if !(out_sq > 0.0 && out_sq.is_finite() && sum_sq.is_finite() && q_norm.is_finite()) {
@@ -412,7 +468,7 @@ fn noise(tokens: &Tokens<'_>, step: &Step<'_>, units: &Units, distortion: Distor
         }
         kept += f64::from(*mass);
         sq += f64::from(square * sums.sq);
-        if at >= tokens.treated {
+        if at >= tokens.treated || !is_treated(at) {
             continue;
         }
         key += f64::from(mass * sums.key);
@@ -478,10 +534,16 @@ struct Range {
     regret: f64,
     noise: [f64; 3],
     noise_steps: u32,
+    recovered: f64,
+    /// Tokens fetched from a lower tier, and those of them that the step before had fetched.
+    recalled: [f64; 2],
 }
 
 impl Range {
-    fn add(&mut self, step: &Step<'_>, units: &Units, bits: &mut Vec<u32>) {
+    fn add(&mut self, step: &Step<'_>, view: &View<'_>, bits: &mut Vec<u32>) {
+        let units = view.units;
+        self.recovered += view.recovered.min(1.0);
+        self.recalled.iter_mut().zip(view.recalled).for_each(|(sum, tokens)| *sum += f64::from(tokens));
         if self.steps == 0 {
             self.first = step.step;
         }
@@ -525,6 +587,8 @@ struct Rows {
     steps: [UInt32Builder; 2],
     place: [UInt16Builder; 2],
     ratios: [Float64Builder; 8],
+    recovered: [Float64Builder; 3],
+    has_recall: bool,
     output_from: StringBuilder,
     limiter: StringBuilder,
 }
@@ -545,6 +609,12 @@ impl Rows {
         for (builder, value) in self.ratios.iter_mut().zip(known.into_iter().chain(noisy).chain([turned])) {
             builder.append_option(value);
         }
+        let [fetched, again] = range.recalled;
+        let fetches = self.has_recall.then(|| mean(fetched));
+        let reuse = (self.has_recall && fetched > 0.0).then(|| again / fetched);
+        for (builder, value) in self.recovered.iter_mut().zip([Some(mean(range.recovered)), fetches, reuse]) {
+            builder.append_option(value);
+        }
         self.output_from.append_option(output.map(|(_, from)| from));
         let [key, value] = noise.map_or([distortion.key, distortion.value], |[_, key, value]| [key, value]);
         self.limiter.append_value(limiter(lost, key.sqrt(), value.sqrt()));
@@ -553,6 +623,7 @@ impl Rows {
     fn batch(mut self, policy: &str, recording: &Recording, premise: Option<Premise>) -> Result<RecordBatch> {
         let count = ArrayBuilder::len(&self.limiter);
         let [kept, lost, most_lost, oracle, regret, logit, quantized, output] = &mut self.ratios;
+        let [recovered, fetched, reuse] = &mut self.recovered;
         let mut label = StringBuilder::new();
         let mut name = StringBuilder::new();
         for _ in 0..count {
@@ -564,6 +635,8 @@ impl Rows {
         let mut unit = UInt16Builder::new();
         // Checked to fit when the recording was read.
         unit.append_value_n(recording.block_tokens as u16, count);
+        let mut mass_from = StringBuilder::new();
+        (0..count).for_each(|_| mass_from.append_value(recording.mass_from));
         let mut rests_on = StringBuilder::new();
         let premise = premise.map(|premise| premise.text());
         (0..count).for_each(|_| rests_on.append_option(premise.as_deref()));
@@ -579,6 +652,7 @@ impl Rows {
             Arc::new(self.place[0].finish()),
             Arc::new(self.place[1].finish()),
             Arc::new(unit.finish()),
+            Arc::new(mass_from.finish()),
             Arc::new(kept.finish()),
             Arc::new(lost.finish()),
             Arc::new(most_lost.finish()),
@@ -588,6 +662,9 @@ impl Rows {
             Arc::new(quantized.finish()),
             Arc::new(output.finish()),
             Arc::new(self.output_from.finish()),
+            Arc::new(recovered.finish()),
+            Arc::new(fetched.finish()),
+            Arc::new(reuse.finish()),
             Arc::new(recoverable.finish()),
             Arc::new(self.limiter.finish()),
             Arc::new(rests_on.finish()),

@@ -34,6 +34,6 @@ fn make(args: &Args) -> Result<Rule> {
     }
     let hot = format::named(name.trim())?;
     let rest = format::named(&args.text_of("rest")?)?;
-    let forms = Forms { rest, hot: Some((share / 100.0, hot)) };
+    let forms = Forms { hot: Some((share / 100.0, hot)), ..Forms::one(rest) };
     Ok(Rule::Format(Format { is_16bit: false, skip: Skip::default(), admits: format::pairs_only, forms }))
 }

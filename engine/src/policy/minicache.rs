@@ -61,6 +61,8 @@ pub struct Merge {
     pub t: f64,
     /// Which tokens are retained.
     pub retention: Retention,
+    /// Share of the most important tokens that is retained beside them; see `retain`.
+    pub exact: f64,
 }
 
 /// Which tokens are retained in both layers.
@@ -96,7 +98,7 @@ fn make(args: &Args) -> Result<Rule> {
     let gamma = share("gamma", true)?;
     let is_range = args.word("keep", &["top", "range"])? == "range";
     let retention = if is_range { Retention::Range(gamma) } else { Retention::Top(gamma) };
-    Ok(Rule::Merge(Merge { start: share("start", false)?, t: share("t", true)?, retention }))
+    Ok(Rule::Merge(Merge { start: share("start", false)?, t: share("t", true)?, retention, exact: 0.0 }))
 }
 
 impl Merge {
@@ -119,7 +121,8 @@ impl Merge {
     /// unknown share, and the same number stands in for it.
     pub fn retained_share(&self) -> f64 {
         match self.retention {
-            Retention::Top(share) | Retention::Range(share) => share,
+            // As if no important token were also far apart.
+            Retention::Top(share) | Retention::Range(share) => (share + self.exact).min(1.0),
         }
     }
 
@@ -162,7 +165,8 @@ impl Merge {
         let merged = cosines.iter().zip(&retained).filter(|(_, is_retained)| !**is_retained);
         let turned: f64 =
             merged.map(|(cosine, _)| 1.0 - (share * f64::from(cosine.clamp(-1.0, 1.0)).acos()).cos()).sum();
-        let mean = turned / cosines.len().max(1) as f64;
+        // The important tokens are taken as merged no better or worse than the others.
+        let mean = turned / cosines.len().max(1) as f64 * (1.0 - self.exact);
         (2.0 * mean, mean)
     }
 }

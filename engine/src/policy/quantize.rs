@@ -107,6 +107,8 @@ pub struct Forms {
     pub rest: Form,
     /// The share of the most important tokens that have a form of their own, and that form.
     pub hot: Option<(f64, Form)>,
+    /// Whether what comes back of the others is divided by what inner products shrink to.
+    pub is_rescaled: bool,
 }
 
 /// Tokens that a format holds in 16 bits beside the quantized ones, and what that adds in one layer, all KV heads.
@@ -372,12 +374,28 @@ impl Form {
         let value = if self.key == self.value { of_key } else { coding_distortion(self.value, dim).1 };
         Distortion { key, value, key_shrink }
     }
+
+    /// The same once inner products are unbiased: with the error `e` and the shrinking `s` of what comes back, division by
+    /// `1 - s` leaves `(e + 1 - 2 s) / (1 - s)^2 - 1`, which is `D / (1 - D)` for a codebook of centroids.
+    fn rescaled(&self, dim: u32) -> Distortion {
+        let of = |coding: Coding| {
+            let (_, error, shrink) = coding_distortion(coding, dim);
+            if shrink > 0.0 { (error + 1.0 - 2.0 * shrink) / (1.0 - shrink).powi(2) - 1.0 } else { error }
+        };
+        Distortion { key: of(self.key), value: of(self.value), key_shrink: 0.0 }
+    }
+
+    /// Whether inner products with what comes back are smaller than they should be.
+    pub fn shrinks(&self) -> bool {
+        let is_centroid = |coding| matches!(coding, Coding::Rotated { variant: Variant::Mse | Variant::Corrected, .. });
+        is_centroid(self.key) || is_centroid(self.value)
+    }
 }
 
 impl Forms {
     /// One form for all tokens.
     pub fn one(form: Form) -> Self {
-        Self { rest: form, hot: None }
+        Self { rest: form, hot: None, is_rescaled: false }
     }
 
     /// Mean bytes and arithmetic of one token in one layer; bytes are rounded up.
@@ -394,15 +412,20 @@ impl Forms {
         }
     }
 
-    /// Tokens in 16 bits beside the quantized ones; a mix of forms has no such window.
+    /// Tokens in 16 bits beside the quantized ones, as if all were of the rest.
     pub fn residual(&self, kv: &KvShape) -> Residual {
-        if self.hot.is_some() { Residual::default() } else { self.rest.residual(kv) }
+        self.rest.residual(kv)
+    }
+
+    /// Whether vectors come back as they were.
+    pub fn is_exact(&self) -> bool {
+        self.rest == Form::both(Coding::Bf16)
     }
 
     /// The error of a token taken at random. That of what is attended to is lower in a mix, since the hot tokens get the
     /// better form; on vectors it is exact.
     pub fn distortion(&self, dim: u32) -> Distortion {
-        let rest = self.rest.distortion(dim);
+        let rest = if self.is_rescaled { self.rest.rescaled(dim) } else { self.rest.distortion(dim) };
         let Some((share, form)) = self.hot else { return rest };
         let hot = form.distortion(dim);
         let mix = |hot: f64, rest: f64| share * hot + (1.0 - share) * rest;
@@ -637,8 +660,12 @@ pub fn restore(
     importance: &[f32],
 ) -> Result<Restored> {
     let Some((share, hot)) = forms.hot else {
-        let (keys, key_bytes) = roundtrip(forms.rest.key, keys, key_dim)?;
-        let (values, value_bytes) = roundtrip(forms.rest.value, values, value_dim)?;
+        let (mut keys, key_bytes) = roundtrip(forms.rest.key, keys, key_dim)?;
+        let (mut values, value_bytes) = roundtrip(forms.rest.value, values, value_dim)?;
+        if forms.is_rescaled {
+            super::vectors::rescale(&mut keys, coding_distortion(forms.rest.key, key_dim as u32).2);
+            super::vectors::rescale(&mut values, coding_distortion(forms.rest.value, value_dim as u32).2);
+        }
         return Ok(Restored { keys, values, bytes: (key_bytes + value_bytes) as u64 });
     };
     let tokens = keys.len() / key_dim.max(1);
@@ -655,6 +682,11 @@ pub fn restore(
     {
         bytes += roundtrip_some(hot, rows, dim, marked)?;
         bytes += roundtrip_some(rest, rows, dim, |at| !marked(at))?;
+        if forms.is_rescaled {
+            let shrink = coding_distortion(rest, dim as u32).2;
+            let rows = rows.chunks_exact_mut(dim.max(1)).enumerate().filter(|(at, _)| !marked(*at));
+            rows.for_each(|(_, row)| super::vectors::rescale(row, shrink));
+        }
     }
     Ok(Restored { keys, values, bytes: bytes as u64 })
 }

@@ -59,6 +59,10 @@ pub struct Units {
     pub limit: u32,
     /// Which units were passed over in each of the last steps, as a ring of bit sets; see `scissorhands`.
     pub history: super::scissorhands::History,
+    /// Marks of pages for every recorded step, one row after the other, where a stage plans them when the prompt is complete.
+    pub planned: Vec<bool>,
+    /// Pages of one such row.
+    pub planned_pages: usize,
     /// Scores and marks of the stage's own, for the time of one choice.
     pub scratch: (Vec<f32>, Vec<bool>),
     keys: Vec<u64>,
@@ -89,6 +93,8 @@ impl Units {
             sums: Vec::new(),
             limit: 0,
             history: super::scissorhands::History::default(),
+            planned: Vec::new(),
+            planned_pages: 0,
             scratch: (Vec::new(), Vec::new()),
             keys: Vec::new(),
             places: Vec::new(),
@@ -128,6 +134,7 @@ impl Units {
         self.kept.clear();
         self.kept.resize(units, true);
         self.sums.clear();
+        self.planned.clear();
         self.limit = 0;
     }
 
@@ -460,4 +467,4 @@ fn ordered(score: f32) -> u32 {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

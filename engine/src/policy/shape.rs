@@ -1,8 +1,11 @@
 //! What a stack asks of a model's KV cache: tokens, bytes and the policy's own arithmetic, per group of alike layers.
 
 use super::minicache::Merge;
-use super::quantize::Residual;
-use super::{Budget, Group, Keep, Kept, Measured, Part, Place, Shape, Stack, TokenCost};
+use super::quantize::{Coding, Residual};
+use super::{
+    Args, Beside, Budget, Channel, Decode, Group, Keep, Kept, Lower, Measured, Part, Place, Recall, Shape, Stack,
+    TokenCost,
+};
 use crate::error::{Error, Result};
 use crate::model::{Attention, KvShape, LayerGroup, Model};
 
@@ -33,6 +36,8 @@ pub fn shape(stack: &Stack, model: &Model) -> Result<Shape> {
             let at = Place { layer: place, layers: chosen, kv: group.kv };
             for part in parts(stack, &at).map_err(|error| error.context(format!("policy `{}`", stack.name())))? {
                 let found = one_layer(stack, model_group, &group.kv, &part, skip.covers(layer, layers));
+                let found =
+                    recovered(stack, found).map_err(|error| error.context(format!("policy `{}`", stack.name())))?;
                 let found = match stack.merge().filter(|(_, merge)| merge.role(layer, layers).is_some()) {
                     Some((_, merge)) => merged(merge, &found),
                     None => found,
@@ -50,6 +55,55 @@ pub fn shape(stack: &Stack, model: &Model) -> Result<Shape> {
     }
     let eviction_is_private = stack.stages().iter().any(|stage| stage.args.kind().deployment.breaks_sharing);
     Ok(Shape { groups, eviction_is_private })
+}
+
+/// What recovery of the selection adds to one layer: tokens that are kept after all, and what is held of the others.
+fn recovered(stack: &Stack, group: Group) -> Result<Group> {
+    let recovery = stack.recovery();
+    let is_bounded = matches!(group.kv.attention, Attention::Sliding { .. }) || group.keep == Keep::ALL;
+    if !recovery.is_some() || is_bounded {
+        return Ok(group);
+    }
+    let pair = u32::from(recovery.compensate);
+    let buffer = recovery.recall.map_or(0, |recall| recall.tokens);
+    let keep = Keep { retained: recovery.retain, extra: pair.saturating_add(buffer), ..group.keep };
+    let mut group = Group { keep, ..group };
+    // The mean of keys and values takes an addition per element of a dropped token.
+    let of_pair = f64::from(pair) * group.kv.elements() as f64;
+    spend_on_dropped(&mut group, of_pair);
+    if let Some(form) = recovery.copies {
+        let TokenCost { bytes, read_flops, write_flops } = form.cost(&group.kv);
+        if group.kv.attention == Attention::Mla && !matches!(form.key, Coding::Fp8(_)) {
+            return Err(
+                Error::run("`copies` in this format have no published layout for a latent").hint("take `as=fp8`")
+            );
+        }
+        if bytes >= group.token_bytes {
+            return Err(Error::usage(format!(
+                "`copies` take {bytes} bytes per token and layer, but what is kept takes {} as `{}`",
+                group.token_bytes, group.format
+            ))
+            .hint("take a format with fewer bits for the copies, or leave out the selection"));
+        }
+        group.beside = Some(Beside { token_bytes: bytes, is_attended: true, read_flops });
+        spend_on_dropped(&mut group, write_flops);
+    }
+    if let Some(Recall { page, .. }) = recovery.recall {
+        group.lower = Some(Lower { token_bytes: group.token_bytes, fetched_tokens: buffer });
+        // Two bounds per channel and page, each a multiplication and an addition with the query's element.
+        let bounds = 2 * u64::from(group.kv.kv_heads) * u64::from(group.kv.key_dim);
+        let flops = 4.0 * f64::from(group.kv.query_heads) * f64::from(group.kv.key_dim) / f64::from(page);
+        let token_bytes = (2 * bounds).div_ceil(u64::from(page));
+        group.beside = Some(Beside { token_bytes, is_attended: false, read_flops: flops });
+    }
+    Ok(group)
+}
+
+/// Arithmetic for each token that is dropped: once per prompt where only prompts are pruned, else for each token that is
+/// written, since each is dropped sooner or later.
+fn spend_on_dropped(group: &mut Group, flops: f64) {
+    let is_once = group.keep.prompt.is_some() && group.keep.decode == Decode::Grows && group.keep.total.is_none();
+    *(if is_once { &mut group.score_flops } else { &mut group.write_flops }) += flops;
 }
 
 /// Refuses to merge layers that have other KV than their partner, a window of their own, or a latent.
@@ -97,23 +151,35 @@ fn parts(stack: &Stack, place: &Place) -> Result<Vec<Part>> {
         Kept::Same(keep) => all(keep),
         Kept::Parts(parts) => parts(args, place),
         Kept::Measured(channels) => {
-            let names: Vec<&str> = channels.iter().map(|channel| channel.name).collect();
-            let stage = args.kind().name;
-            let hint = channels.iter().map(|channel| channel.how).collect::<Vec<_>>().join("; ");
-            let measured = stack.measured().ok_or_else(|| {
-                let names = names.join("`, `");
-                Error::run(format!("what `{stage}` stores depends on attention: it needs a recording with `{names}`"))
-                    .hint(format!("ingest a recording of the model into the store: {hint}"))
-            })?;
-            all(Keep::of_prompt(Budget::Ratio(share(stage, measured, place)?)))
+            let measured = measured(stack, args, channels)?;
+            all(Keep::of_prompt(Budget::Ratio(of_layer(args, measured, &measured.prompt_ratio, place)?)))
+        }
+        Kept::MeasuredReads(channels, parts) => {
+            let measured = measured(stack, args, channels)?;
+            let read = of_layer(args, measured, &measured.read_tokens, place)?.ceil() as u32;
+            let parts = parts(args, place)?.into_iter();
+            Ok(parts.map(|part| Part { read_tokens: part.read_tokens.and(Some(read)), ..part }).collect())
         }
     }
 }
 
-fn share(stage: &str, measured: &Measured, place: &Place) -> Result<f64> {
-    let known = measured.prompt_ratio.len();
-    let ratio = measured.prompt_ratio.get(place.layer as usize).filter(|_| known == place.layers as usize);
-    ratio.copied().ok_or_else(|| {
+/// What the stack was seen to keep.
+fn measured<'a>(stack: &'a Stack, args: &Args, channels: &[&Channel]) -> Result<&'a Measured> {
+    let names: Vec<&str> = channels.iter().map(|channel| channel.name).collect();
+    let stage = args.kind().name;
+    let hint = channels.iter().map(|channel| channel.how).collect::<Vec<_>>().join("; ");
+    stack.measured().ok_or_else(|| {
+        let names = names.join("`, `");
+        Error::run(format!("what `{stage}` stores or reads depends on attention: it needs a recording with `{names}`"))
+            .hint(format!("ingest a recording of the model into the store: {hint}"))
+    })
+}
+
+/// What was measured of a layer.
+fn of_layer(args: &Args, measured: &Measured, values: &[f64], place: &Place) -> Result<f64> {
+    let (known, stage) = (values.len(), args.kind().name);
+    let value = values.get(place.layer as usize).filter(|_| known == place.layers as usize);
+    value.copied().ok_or_else(|| {
         let Measured { recording, .. } = measured;
         Error::run(format!(
             "what `{stage}` stores was measured on {recording} with {known} layers, but the model has {} that it acts on",
@@ -155,6 +221,8 @@ fn one_layer(stack: &Stack, model_group: usize, whole: &KvShape, part: &Part, is
         read_flops: 0.0,
         write_flops: 0.0,
         score_flops: selection.map_or(0.0, |(args, selection)| (selection.score_flops)(args, &kv)),
+        beside: None,
+        lower: None,
     };
     match stack.format().filter(|_| !is_skipped) {
         None => bf16,

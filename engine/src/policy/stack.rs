@@ -1,10 +1,11 @@
 //! Stacks of stages: parsing, canonical text, and which stages go together.
 
 use super::minicache::Merge;
+use super::recovery::{self, OfSelection};
 use super::{Args, Channel, Distortion, Floor, Format, Kept, Rule, Selection, kind, select};
 use crate::error::{Error, Result};
 use crate::model::{Attention, KvShape};
-use crate::recording::Recording;
+use crate::recording::{Head, Recording};
 
 /// A stage with its parameters.
 #[derive(Debug, Clone)]
@@ -33,6 +34,7 @@ const TWO_HEADS: KvShape = KvShape {
 #[derive(Debug, Clone)]
 pub struct Stack {
     stages: Vec<Stage>,
+    recovery: OfSelection,
     measured: Option<Measured>,
 }
 
@@ -44,6 +46,8 @@ pub struct Measured {
     /// By layer the share of the prompt that is as many tokens as were kept beyond one for each generated token, mean over
     /// requests, steps and heads.
     pub prompt_ratio: Vec<f64>,
+    /// By layer the tokens that a step read, mean over requests, steps and heads.
+    pub read_tokens: Vec<f64>,
 }
 
 impl Measured {
@@ -52,33 +56,66 @@ impl Measured {
     /// # Errors
     /// A channel that the recording lacks, with how to record it.
     pub fn of(stack: &Stack, recording: &Recording) -> Result<Option<Self>> {
-        let selection = stack.selection();
-        let mut sums = vec![(0.0, 0_u32); recording.layers as usize];
-        let (mut units, mut numbers) = (Vec::new(), Vec::new());
+        let mut sums = vec![Reads::default(); recording.layers as usize];
+        let mut numbers = Vec::new();
         for heads in recording.heads_by_request() {
-            select::budgets(selection, &heads, &mut numbers)?;
+            select::budgets(stack.selection(), &heads, &mut numbers)?;
             let mut from = 0;
             for layer in heads.chunk_by(|a, b| a.layer == b.layer) {
                 let budgets = numbers.get(from..from + layer.len()).unwrap_or_default();
                 from += layer.len();
-                let Some((first, sum)) =
-                    layer.first().and_then(|head| Some((head, sums.get_mut(usize::from(head.layer))?)))
-                else {
-                    continue;
-                };
-                let prompt = first.request.prompt_tokens;
-                select::run_layer(selection, layer, budgets, &mut units, |_, step, units| {
-                    let kept = units.kept_tokens(step.context_tokens);
-                    let of_prompt = kept.saturating_sub(step.context_tokens.saturating_sub(prompt));
-                    sum.0 += f64::from(of_prompt) / f64::from(prompt.max(1));
-                    sum.1 += 1;
-                    Ok(())
-                })?;
+                let found = Self::sum_of(stack, layer, budgets)?;
+                if let Some(all) = layer.first().and_then(|head| sums.get_mut(usize::from(head.layer))) {
+                    all.add(found);
+                }
             }
         }
-        let is_whole = !sums.is_empty() && sums.iter().all(|(_, count)| *count > 0);
-        let prompt_ratio = sums.iter().map(|(sum, count)| sum / f64::from(*count)).collect();
-        Ok(is_whole.then(|| Self { recording: recording.label(), prompt_ratio }))
+        Ok(Self::of_sums(recording.label(), &sums))
+    }
+
+    /// Sums over steps and heads of one layer of one request.
+    ///
+    /// # Errors
+    /// As [`Measured::of`].
+    pub fn sum_of(stack: &Stack, layer: &[Head<'_>], budgets: &[u32]) -> Result<Reads> {
+        let prompt = layer.first().map_or(0, |head| head.request.prompt_tokens);
+        let mut sums = Reads::default();
+        select::run_layer(stack.selection(), layer, budgets, &mut Vec::new(), |_, step, units| {
+            let kept = units.kept_tokens(step.context_tokens);
+            let of_prompt = kept.saturating_sub(step.context_tokens.saturating_sub(prompt));
+            let ratio = f64::from(of_prompt) / f64::from(prompt.max(1));
+            sums.add(Reads { prompt_ratio: ratio, tokens: f64::from(kept), count: 1 });
+            Ok(())
+        })?;
+        Ok(sums)
+    }
+
+    /// The means from such sums by layer; `None` if a layer has none.
+    pub fn of_sums(recording: String, sums: &[Reads]) -> Option<Self> {
+        let is_whole = !sums.is_empty() && sums.iter().all(|sum| sum.count > 0);
+        let mean = |of: fn(&Reads) -> f64| sums.iter().map(|sum| of(sum) / f64::from(sum.count)).collect();
+        let (prompt_ratio, read_tokens) = (mean(|sum| sum.prompt_ratio), mean(|sum| sum.tokens));
+        is_whole.then_some(Self { recording, prompt_ratio, read_tokens })
+    }
+}
+
+/// Sums over the steps and heads of a layer.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Reads {
+    /// Kept tokens beyond one for each generated token, over the prompt.
+    pub prompt_ratio: f64,
+    /// Kept tokens.
+    pub tokens: f64,
+    /// How many steps and heads.
+    pub count: u32,
+}
+
+impl Reads {
+    /// Adds other sums.
+    pub fn add(&mut self, other: Self) {
+        self.prompt_ratio += other.prompt_ratio;
+        self.tokens += other.tokens;
+        self.count += other.count;
     }
 }
 
@@ -93,7 +130,9 @@ impl Stack {
         for part in split(text)? {
             stages.push(stage(part).map_err(|error| error.context(format!("policy `{text}`")))?);
         }
-        let stack = Self { stages, measured: None };
+        let mut stack = Self { stages, recovery: OfSelection::default(), measured: None };
+        stack.recovery =
+            recovery::attach(&mut stack.stages).map_err(|error| error.context(format!("policy `{text}`")))?;
         stack.check().map_err(|error| error.context(format!("policy `{text}`")))?;
         Ok(stack)
     }
@@ -120,7 +159,7 @@ impl Stack {
     /// Channels that a recording must hold before the bytes of this stack are known; none for most stacks.
     pub fn bytes_need(&self) -> &'static [&'static Channel] {
         match self.selection() {
-            Some((_, Selection { kept: Kept::Measured(channels), .. })) => channels,
+            Some((_, Selection { kept: Kept::Measured(channels) | Kept::MeasuredReads(channels, _), .. })) => channels,
             _ => &[],
         }
     }
@@ -136,11 +175,21 @@ impl Stack {
         self.measured.as_ref()
     }
 
+    /// What recovers the losses of the selection.
+    pub fn recovery(&self) -> &OfSelection {
+        &self.recovery
+    }
+
+    /// Whether one pair stands for what the selection drops: by a stage of its own, or by the selection's rule.
+    pub fn has_stand_in(&self) -> bool {
+        self.recovery.compensate || self.selection().is_some_and(|(args, _)| args.kind().name == "razor")
+    }
+
     /// The stage that sets the number format, if there is one.
     pub fn format(&self) -> Option<(&Args, &Format)> {
         self.stages.iter().find_map(|stage| match &stage.rule {
             Rule::Format(format) => Some((&stage.args, format)),
-            Rule::Select(_) | Rule::Merge(_) => None,
+            Rule::Select(_) | Rule::Merge(_) | Rule::Recover(_) => None,
         })
     }
 
@@ -148,7 +197,7 @@ impl Stack {
     pub fn merge(&self) -> Option<(&Args, &Merge)> {
         self.stages.iter().find_map(|stage| match &stage.rule {
             Rule::Merge(merge) => Some((&stage.args, merge)),
-            Rule::Select(_) | Rule::Format(_) => None,
+            Rule::Select(_) | Rule::Format(_) | Rule::Recover(_) => None,
         })
     }
 

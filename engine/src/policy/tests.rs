@@ -322,7 +322,11 @@ fn bytes_that_depend_on_attention_need_a_recording() {
         let name = stack.bytes_need().last().unwrap().name;
         assert!(error.to_string().contains(&format!("`{name}`")) && error.to_string().contains("`mass`"), "{error}");
         assert!(error.advice().unwrap().contains("prefill_scores"), "{error}");
-        let measured = |layers: usize| Measured { recording: "tiny".to_owned(), prompt_ratio: vec![0.5; layers] };
+        let measured = |layers: usize| Measured {
+            recording: "tiny".to_owned(),
+            prompt_ratio: vec![0.5; layers],
+            read_tokens: vec![1.0; layers],
+        };
         let found = shape(&stack.clone().with_measured(measured(4)), &dense(4)).unwrap();
         assert_eq!(found.groups.len(), 1, "{policy}");
         assert_eq!(found.groups[0].keep.tokens(1000, 1000), 500);
@@ -452,6 +456,36 @@ proptest! {
         }
     }
 
+    /// A request keeps no token or one more with each token of context, and none from the context on that it is said to be full at.
+    #[test]
+    fn recovery_adds_tokens_and_the_keep_knows_when_it_is_full(
+        selection in prop_oneof![
+            Just(Keep::at_most(40)),
+            (1_u32..300).prop_map(|tokens| Keep::of_prompt(Budget::Tokens(tokens))),
+            (0.01_f64..1.0).prop_map(|ratio| Keep::fixed(Budget::Ratio(ratio))),
+            (1_u32..300).prop_map(|tokens| Keep::fixed(Budget::Tokens(tokens))),
+            (1_u32..300, 1_u32..100).prop_map(|(tokens, most)| Keep::of_prompt(Budget::Tokens(tokens)).capped(most)),
+        ],
+        retained in 0.0_f64..=1.0, extra in 0_u32..80, prompt in 1_u32..400, output in 1_u32..200,
+    ) {
+        let keep = Keep { retained, extra, ..selection };
+        let dropped = prompt - selection.tokens(prompt, prompt);
+        let more = (f64::from(dropped) * retained - 1e-6).ceil() as u32 + extra;
+        let mut full = None;
+        for context in prompt..prompt + output {
+            let expected = (selection.tokens(prompt, context) + more).min(context);
+            prop_assert_eq!(keep.tokens(prompt, context), expected);
+            let next = keep.tokens(prompt, context + 1);
+            prop_assert!(next == expected || next == expected + 1);
+            full = if next > expected { None } else { full.or(Some(context)) };
+        }
+        match keep.full_at(prompt) {
+            Some(at) if at < prompt + output => prop_assert_eq!(full, Some(at)),
+            _ => prop_assert_eq!(full, None),
+        }
+        prop_assert!(keep.in_prefill(prompt) >= keep.tokens(prompt, prompt));
+    }
+
     #[test]
     fn a_budget_of_the_whole_prompt_keeps_as_much_as_full(prompt in 1_u32..5000, extra in 0_u32..100, output in 0_u32..100) {
         let budget = (prompt + extra).max(32);
@@ -537,4 +571,63 @@ fn residual_windows_are_counted_for_every_length() {
         assert_eq!(residual.summed(from as u32, steps as u32), Some(slow), "{from} {steps}");
     }
     assert!(residual.summed(u32::MAX, u32::MAX).is_some());
+}
+
+#[test]
+fn recovery_is_priced() {
+    let group = |policy: &str| demand(policy, &dense(4)).groups.remove(0);
+    let plain = group("snapkv(budget=25%)");
+    // A tenth of the three quarters that are dropped: 100 tokens keep 25, and 8 more.
+    let retained = group("snapkv(budget=25%)+retain(10%)");
+    assert_eq!((plain.keep.tokens(100, 100), retained.keep.tokens(100, 100)), (25, 33));
+    assert_eq!(retained.keep.tokens(100, 150), 83);
+    assert_eq!(retained.bytes_of(33), 33 * 8 * 512);
+    // One more token in 16 bits, and an addition per element of a prompt token.
+    let pair = group("snapkv(budget=25%)+compensate");
+    assert_eq!(pair.keep.tokens(100, 100), 26);
+    assert!((pair.score_flops - plain.score_flops - 8.0 * 256.0).abs() < 1e-9);
+    // 2 bits of an element, a norm of 2 bytes of K and 4 bytes of scale and zero of V, per head.
+    let copies = group("snapkv(budget=25%)+copies");
+    let beside = copies.beside.unwrap();
+    assert_eq!((beside.token_bytes, beside.is_attended, copies.keep), (8 * (2 * 32 + 2 + 4), true, plain.keep));
+    assert!((beside.read_flops - 2.0 * 2048.0).abs() < 1e-9 && copies.score_flops > plain.score_flops);
+    // Digests of 2 x 128 channels in 16 bits per head and page; what is fetched has room of its own.
+    let recall = group("snapkv(budget=25%)+fp8+recall(tokens=64)");
+    assert_eq!(recall.lower, Some(Lower { token_bytes: 8 * 256, fetched_tokens: 64 }));
+    assert_eq!(recall.beside.map(|beside| (beside.token_bytes, beside.is_attended)), Some((8 * 512 / 16, false)));
+    assert_eq!((recall.keep.tokens(100, 100), recall.keep.tokens(1000, 1000)), (89, 314));
+    // Beside a format the mean of both: 5% of 512 bytes and 95% of 132 per head.
+    let hot = group("int4+retain(5%)");
+    assert_eq!(hot.token_bytes, (8.0 * (0.05 * 512.0 + 0.95 * 132.0) - 1e-6_f64).ceil() as u64);
+    assert_eq!(group("turboquant(skip=none)+rescale").token_bytes, group("turboquant(skip=none)").token_bytes);
+    assert_eq!(group("kivi+retain(5%)").residual, group("kivi").residual);
+    let merged = demand("minicache+retain(5%)", &dense(4)).groups.remove(1);
+    assert!(merged.held_bytes > demand("minicache", &dense(4)).groups[1].held_bytes);
+    // Layers with a window of their own, and heads that keep everything, have nothing to recover.
+    let windows = demand("snapkv(budget=25%)+recall(64)", &model_of_windows());
+    assert_eq!(windows.groups.iter().map(|group| group.lower.is_some()).collect::<Vec<_>>(), [true, false]);
+    let heads = demand("duo+copies", &dense(4));
+    assert_eq!(heads.groups.iter().map(|group| group.beside.is_some()).collect::<Vec<_>>(), [false, true]);
+}
+
+#[test]
+fn copies_that_save_nothing_are_refused() {
+    let error = shape(&Stack::parse("snapkv(25%)+int4+copies(int8)").unwrap(), &dense(4)).unwrap_err();
+    assert!(error.to_string().contains("`copies` take") && error.advice().unwrap().contains("fewer bits"), "{error}");
+    let mla = model(&[(61, Attention::Mla)], 1, 576, 0);
+    let error = shape(&Stack::parse("snapkv(25%)+copies").unwrap(), &mla).unwrap_err();
+    assert!(error.to_string().contains("latent"), "{error}");
+    assert!(shape(&Stack::parse("snapkv(25%)+copies(fp8)").unwrap(), &mla).is_ok());
+}
+
+/// What a step reads of Quest's pages where each query head picks its own depends on attention.
+#[test]
+fn the_union_of_pages_is_measured() {
+    let stack = Stack::parse("quest(1024,heads=union)").unwrap();
+    let error = shape(&stack, &dense(4)).unwrap_err();
+    assert!(error.to_string().contains("`kv_vectors`"), "{error}");
+    let measured = Measured { recording: "tiny".to_owned(), prompt_ratio: vec![0.5; 4], read_tokens: vec![1500.5; 4] };
+    let found = shape(&stack.with_measured(measured), &dense(4)).unwrap();
+    assert_eq!(found.groups.iter().map(|group| group.read_tokens).collect::<Vec<_>>(), [None, Some(1501)]);
+    assert_eq!(found.groups[1].index_bytes, 8 * 512 / 16);
 }

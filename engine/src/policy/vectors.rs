@@ -1,11 +1,10 @@
-//! The exact error of the attention output on recorded vectors, by its causes, and what recovery takes back.
+//! The exact error of the attention output on recorded vectors, by its causes, and what recovery is made of.
 //!
 //! The output of a step is `o = sum_i a_i v_i` with `a = softmax(q . k / sqrt(d))`. What a policy leaves gives another
 //! output in three moves: tokens are dropped and the rest renormalised, keys are replaced by what comes back from the
 //! cache, then values. Each move has a vector of its own, and the three add up to the whole error exactly (the first is
 //! `m (vbar - o')` of POLICIES 0.3.1). All of it is open loop: queries are those of the run with the full cache.
 
-use super::quantize::{Form, roundtrip_some};
 use crate::error::{Error, Result};
 
 /// Vectors of one KV head of one layer of one request.
@@ -272,81 +271,6 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
 
 fn inner(a: &[f32], b: &[f32]) -> f64 {
     a.iter().zip(b).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum()
-}
-
-/// The root of the mean square of the relative errors.
-pub fn root_mean_square(errors: &[OutputError]) -> f64 {
-    let sum: f64 = errors.iter().map(|error| error.total * error.total).sum();
-    if errors.is_empty() { 0.0 } else { (sum / errors.len() as f64).sqrt() }
-}
-
-/// How the error of dropped tokens can be taken back.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Recovery {
-    /// The most important share of the dropped tokens is kept after all, in 16 bits.
-    Retain {
-        /// Share of the dropped tokens.
-        share: f64,
-    },
-    /// One pair of the mean key and the mean value of the dropped tokens stands for them, with their number as its weight
-    /// (POLICIES 1.14).
-    Compensate,
-    /// Dropped tokens are kept in this form.
-    Copies(Form),
-}
-
-/// What a recovery takes back and costs, in one KV head.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Recovered {
-    /// Root mean square of the relative output error without it.
-    pub before: f64,
-    /// With it.
-    pub after: f64,
-    /// Bytes that it stores more.
-    pub bytes: u64,
-}
-
-impl Recovered {
-    /// The share of the error that is taken back; negative where it does harm.
-    pub fn share(&self) -> f64 {
-        if self.before > 0.0 { 1.0 - self.after / self.before } else { 0.0 }
-    }
-}
-
-/// What `recovery` takes back of the error of keeping only the marked tokens. `importance` has one score per mark; tokens
-/// beyond the marks are kept.
-///
-/// # Errors
-/// As [`output_errors`], and scores that are not as many as the marks.
-pub fn recover(vectors: &Vectors<'_>, kept: &[bool], importance: &[f32], recovery: Recovery) -> Result<Recovered> {
-    if importance.len() != kept.len() {
-        return Err(Error::data(format!("recovery: expected {} scores, found {}", kept.len(), importance.len())));
-    }
-    let dropped_only = Cache { kept: Kept::Fixed(kept), ..Cache::FULL };
-    let before = root_mean_square(&output_errors(vectors, &dropped_only)?);
-    let pair = 2 * (vectors.key_dim + vectors.value_dim) as u64;
-    let (errors, bytes) = match recovery {
-        Recovery::Retain { share } => {
-            let mut more = kept.to_vec();
-            let count = retain(&mut more, importance, share);
-            (output_errors(vectors, &Cache { kept: Kept::Fixed(&more), ..Cache::FULL })?, count as u64 * pair)
-        }
-        Recovery::Compensate => {
-            let stand_ins: Vec<StandIn> = stand_in(vectors, kept).into_iter().collect();
-            // The weight takes 4 bytes.
-            let bytes = stand_ins.len() as u64 * (pair + 4);
-            (output_errors(vectors, &Cache { stand_ins: &stand_ins, ..dropped_only })?, bytes)
-        }
-        Recovery::Copies(form) => {
-            let (mut keys, mut values) = (vectors.keys.to_vec(), vectors.values.to_vec());
-            let is_copy = |at: usize| kept.get(at).is_some_and(|kept| !kept);
-            let key_bytes = roundtrip_some(form.key, &mut keys, vectors.key_dim, is_copy)?;
-            let value_bytes = roundtrip_some(form.value, &mut values, vectors.value_dim, is_copy)?;
-            let cache = Cache { keys: Some(&keys), values: Some(&values), ..Cache::FULL };
-            (output_errors(vectors, &cache)?, (key_bytes + value_bytes) as u64)
-        }
-    };
-    Ok(Recovered { before, after: root_mean_square(&errors), bytes })
 }
 
 /// Marks the most important share of the unmarked tokens, rounded up; returns how many. Among equals the lower position.

@@ -164,3 +164,39 @@ fn odd_data_is_an_error_that_says_where() {
         assert!(error.to_string().contains(message), "{error}");
     }
 }
+
+/// Tokens whose masses are their shares of `column_sum` come back as they were; generated tokens are spread evenly.
+#[test]
+fn blocks_are_split_by_column_sum() {
+    let mut blocks = Tables::even(4, 10, 3);
+    // 11 to 13 tokens of context: blocks of 4, 4, 3 and so on.
+    let masses = [vec![0.5, 0.25, 0.25], vec![0.5, 0.25, 0.25], vec![0.4, 0.0, 0.4, 0.2]];
+    for (step, mass) in blocks.steps.iter_mut().zip(masses) {
+        step.2 = mass;
+    }
+    blocks.scores = vec![("column_sum", 10, vec![3.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 2.0, 2.0])];
+    let recording = blocks.read().unwrap().split_by_column_sum().unwrap();
+    assert_eq!((recording.block_tokens, recording.mass_from), (1, "column_sum"));
+    assert!(recording.label().contains("split by column_sum"), "{}", recording.label());
+    let head = recording.heads().next().unwrap();
+    let split: Vec<&[f32]> = head.steps().map(|step| step.mass).collect();
+    assert_eq!(split[0][..4], [0.375, 0.125, 0.0, 0.0]);
+    assert_eq!(split[0][4..8], [0.0625; 4], "sums of zero split evenly");
+    assert_eq!(split[0].len(), 11);
+    // A block with generated tokens has no sums of all of them.
+    assert!(split[0][8..].iter().all(|mass| (mass - 0.25 / 3.0).abs() < 1e-7));
+    assert_eq!((split[1].len(), split[2].len()), (12, 13));
+    assert_eq!(split[2][12..], [0.2]);
+    for (split, step) in split.iter().zip(&blocks.steps) {
+        let (split, whole): (f32, f32) = (split.iter().sum(), step.2.iter().sum());
+        assert!((split - whole).abs() < 1e-6);
+    }
+    blocks.scores.clear();
+    let error = blocks.read().unwrap().split_by_column_sum().unwrap_err();
+    assert!(
+        error.to_string().contains("`column_sum`") && error.advice().unwrap().contains("prefill_scores"),
+        "{error}"
+    );
+    let tokens = Tables::even(1, 10, 3).read().unwrap().split_by_column_sum().unwrap();
+    assert_eq!(tokens.mass_from, "recorded");
+}

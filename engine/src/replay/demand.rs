@@ -23,6 +23,9 @@ pub(super) struct Row {
     pub stored_bytes: u64,
     pub read_bytes: u64,
     pub written_bytes: u64,
+    pub lower_stored_bytes: u64,
+    pub lower_read_bytes: u64,
+    pub lower_written_bytes: u64,
     pub extra_flops: f64,
 }
 
@@ -52,18 +55,28 @@ fn prefill(group: &Group, prompt: u32) -> Row {
     let layers = u64::from(group.layers);
     let bytes = |tokens: u32, each: u64| u64::from(tokens) * layers * each;
     let stored = |tokens: u32| layers * group.bytes_of(tokens);
-    let whole = group.keep.total.map_or(prompt, |cap| cap.min(prompt));
+    let whole = group.keep.in_prefill(prompt);
     let kept = group.keep.tokens(prompt, prompt);
+    let beside = bytes(prompt - kept, group.beside.map_or(0, |beside| beside.token_bytes));
+    let moved = bytes(moved(group, prompt, prompt), group.lower.map_or(0, |lower| lower.token_bytes));
     let scoring = if group.keep.drops_of(prompt) { group.score_flops } else { 0.0 };
     Row {
         kept,
-        peak_bytes: stored(whole),
-        stored_bytes: stored(kept),
+        peak_bytes: stored(whole).max(stored(kept) + beside),
+        stored_bytes: stored(kept) + beside,
         read_bytes: bytes(whole, group.token_bytes) + layers * group.residual.bytes(whole),
-        written_bytes: bytes(prompt, group.stored_bytes()) + layers * group.residual.bytes(prompt),
+        written_bytes: bytes(prompt, group.stored_bytes()) + layers * group.residual.bytes(prompt) + beside,
+        lower_stored_bytes: moved,
+        lower_written_bytes: moved,
         extra_flops: f64::from(group.layers) * f64::from(prompt) * (group.write_flops + scoring),
         ..Row::default()
     }
+}
+
+/// Tokens of a context that are in the lower tier.
+fn moved(group: &Group, prompt: u32, context: u32) -> u32 {
+    let fetched = group.lower.map_or(0, |lower| lower.fetched_tokens);
+    context - group.keep.without_extra(fetched).tokens(prompt, context)
 }
 
 /// `steps` decode steps; step `i` attends to a context of `prompt + i` tokens.
@@ -75,17 +88,38 @@ fn decode(group: &Group, prompt: u32, steps: u32) -> Option<Row> {
     let (stored, last) = (layers * group.stored_bytes(), layers * group.residual.bytes(kept as u32));
     let residual = residual(group, prompt, steps)?.checked_mul(layers)?;
     let index = held.checked_mul(layers * group.index_bytes)?;
+    let end = prompt.saturating_add(steps);
+    // What is held of tokens that are not kept: in all steps, at the end, and what came to it.
+    let others = summed(Keep::ALL, prompt, steps)?.checked_sub(held)?;
+    let each = layers * group.beside.map_or(0, |beside| beside.token_bytes);
+    let dropped = |context: u32| u64::from(context - group.keep.tokens(prompt, context));
+    let (at_end, added) = (dropped(end) * each, (dropped(end) - dropped(prompt)) * each);
+    let lower = layers * group.lower.map_or(0, |lower| lower.token_bytes);
+    let fetched = match group.lower {
+        Some(far) => held.checked_sub(summed(group.keep.without_extra(far.fetched_tokens), prompt, steps)?)?,
+        None => 0,
+    };
+    let moved = |context: u32| u64::from(moved(group, prompt, context));
     Some(Row {
+        lower_stored_bytes: moved(end) * lower,
+        lower_read_bytes: fetched.checked_mul(lower)?,
+        lower_written_bytes: (moved(end) - moved(prompt)) * lower,
         is_decode: true,
         first_step: 1,
         last_step: steps,
         kept: kept as u32,
-        peak_bytes: kept * stored + layers * group.residual.most_bytes(kept as u32),
-        stored_bytes: kept * stored + last,
-        read_bytes: attended.checked_mul(layers * group.token_bytes)?.checked_add(index)?.checked_add(residual)?,
-        written_bytes: u64::from(steps) * stored,
+        peak_bytes: kept * stored + layers * group.residual.most_bytes(kept as u32) + at_end,
+        stored_bytes: kept * stored + last + at_end,
+        read_bytes: attended
+            .checked_mul(layers * group.token_bytes)?
+            .checked_add(index)?
+            .checked_add(residual)?
+            .checked_add(others.checked_mul(each)?)?,
+        written_bytes: u64::from(steps) * stored + added,
         extra_flops: f64::from(group.layers)
-            * (attended as f64 * group.read_flops + f64::from(steps) * group.write_flops),
+            * (attended as f64 * group.read_flops
+                + others as f64 * group.beside.map_or(0.0, |beside| beside.read_flops)
+                + f64::from(steps) * group.write_flops),
         ..Row::default()
     })
 }
@@ -136,6 +170,9 @@ pub(super) fn batch(
         u64s(|row| row.stored_bytes),
         u64s(|row| row.read_bytes),
         u64s(|row| row.written_bytes),
+        u64s(|row| row.lower_stored_bytes),
+        u64s(|row| row.lower_read_bytes),
+        u64s(|row| row.lower_written_bytes),
         Arc::new(Float64Array::from_iter_values(rows.iter().map(|row| row.extra_flops))),
     ];
     Ok(RecordBatch::try_new(DEMAND.arrow(), columns)?)
@@ -145,8 +182,8 @@ pub(super) fn batch(
 mod tests {
     use super::*;
     use crate::model::{Attention, KvShape};
-    use crate::policy::Budget;
     use crate::policy::quantize::Residual;
+    use crate::policy::{Beside, Budget, Lower};
 
     fn group(keep: Keep) -> Group {
         let kv = KvShape {
@@ -173,6 +210,8 @@ mod tests {
             read_flops: 0.0,
             write_flops: 0.0,
             score_flops: 0.0,
+            beside: None,
+            lower: None,
         }
     }
 
@@ -194,6 +233,46 @@ mod tests {
                 assert!(decode(&group(keep), prompt, steps).unwrap().read_bytes <= most);
                 let slow: u64 = (1..=steps).map(|i| u64::from(keep.tokens(prompt, prompt + i)) * 3 * 64).sum();
                 assert_eq!(decode(&group(keep), prompt, steps).unwrap().read_bytes, slow, "{keep:?} {prompt} {steps}");
+            }
+        }
+    }
+
+    /// What is held of dropped tokens here and in a lower tier, against adding step by step.
+    #[test]
+    fn dropped_tokens_are_counted_where_they_are_held() {
+        let (beside, lower) = (
+            Beside { token_bytes: 5, is_attended: true, read_flops: 2.0 },
+            Lower { token_bytes: 64, fetched_tokens: 6 },
+        );
+        let keeps = [
+            Keep::at_most(12),
+            Keep::fixed(Budget::Tokens(9)),
+            Keep::of_prompt(Budget::Ratio(0.5)),
+            Keep { retained: 0.3, ..Keep::of_prompt(Budget::Tokens(4)) },
+            Keep { retained: 0.3, ..Keep::at_most(5) },
+        ];
+        for keep in keeps {
+            let with =
+                Group { beside: Some(beside), lower: Some(lower), read_flops: 1.0, ..group(Keep { extra: 6, ..keep }) };
+            for (prompt, steps) in [(10, 1), (10, 7), (3, 40), (30, 5), (31, 17)] {
+                let near = |context: u32| u64::from(keep.tokens(prompt, context));
+                let read = |context: u32| (near(context) + 6).min(u64::from(context));
+                let far = |context: u32| u64::from(context) - near(context);
+                let rest = |context: u32| u64::from(context) - read(context);
+                let contexts = || prompt + 1..=prompt + steps;
+                let (row, end) = (decode(&with, prompt, steps).unwrap(), prompt + steps);
+                let slow: u64 = contexts().map(|c| 3 * (64 * read(c) + 5 * rest(c))).sum();
+                assert_eq!(row.read_bytes, slow, "{keep:?} {prompt} {steps}");
+                let flops: u64 = contexts().map(|c| 3 * (read(c) + 2 * rest(c))).sum();
+                assert!((row.extra_flops - flops as f64).abs() < 1e-9);
+                assert_eq!(row.stored_bytes, 3 * (64 * read(end) + 5 * rest(end)));
+                assert_eq!(row.lower_read_bytes, contexts().map(|c| 3 * 64 * (read(c) - near(c))).sum::<u64>());
+                assert_eq!(row.lower_stored_bytes, 3 * 64 * far(end));
+                let first = prefill(&with, prompt);
+                assert_eq!(first.lower_written_bytes + row.lower_written_bytes, row.lower_stored_bytes);
+                assert_eq!(first.lower_stored_bytes, 3 * 64 * far(prompt));
+                assert_eq!(first.stored_bytes, 3 * (64 * read(prompt) + 5 * rest(prompt)));
+                assert!(first.peak_bytes >= first.stored_bytes && row.peak_bytes >= row.stored_bytes);
             }
         }
     }

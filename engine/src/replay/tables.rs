@@ -15,8 +15,8 @@ use crate::machine::parameters;
 use crate::model::{Attention, Certainty, WeightDtype};
 use crate::policy::Budget;
 use crate::schema::result::{
-    ATTENTION_ERROR, DEMAND, LINK_USAGE, MACHINES, METRIC_DEFS, METRICS, MODELS, PRICES, QUANTILES, REQUEST_COSTS,
-    SCENARIOS, STEP_COSTS, TIER_USAGE, TIERS,
+    ATTENTION_ERROR, DEMAND, KEPT_OVERLAP, KEPT_PAGES, LINK_USAGE, MACHINES, METRIC_DEFS, METRICS, MODELS, PRICES,
+    QUANTILES, REQUEST_COSTS, SCENARIOS, STEP_COSTS, TIER_USAGE, TIERS,
 };
 use crate::schema::{Cell, Table, batch_of_rows};
 use crate::serving::quantile::{GRID, of_sorted, of_tokens};
@@ -36,6 +36,8 @@ pub struct Run<'a> {
     pub found: &'a [Result<Found>],
     /// Rows of `attention_error`, one batch per policy and recording.
     pub errors: &'a [RecordBatch],
+    /// Rows of `kept_pages` and of `kept_overlap`, a pair of batches per policy and recording.
+    pub organisation: &'a [[RecordBatch; 2]],
 }
 
 /// All result tables of a run, each with its batches.
@@ -64,6 +66,8 @@ pub fn tables(run: &Run<'_>) -> Result<Vec<(&'static Table, Vec<RecordBatch>)>> 
         (&SCENARIOS, vec![scenarios(run)?]),
         (&DEMAND, demands(run, &done)?),
         (&ATTENTION_ERROR, run.errors.to_vec()),
+        (&KEPT_PAGES, run.organisation.iter().map(|[pages, _]| pages.clone()).collect()),
+        (&KEPT_OVERLAP, run.organisation.iter().map(|[_, overlaps]| overlaps.clone()).collect()),
         (&STEP_COSTS, each(|at, _, found, _| step_costs(at, found))?),
         (&REQUEST_COSTS, each(request_costs)?),
         (&QUANTILES, each(|at, _, found, _| quantiles(at, found))?),
@@ -181,8 +185,7 @@ fn step_costs(at: u32, found: &Found) -> Result<RecordBatch> {
         time(|row| row.cost.compute),
         time(|row| row.cost.collective),
         time(|row| row.cost.policy),
-        // No stage fetches from a farther tier yet; recall and tier will.
-        time(|_| 0.0),
+        time(|row| row.cost.tier),
         time(|row| row.cost.link),
         time(|row| row.cost.overhead),
         time(|row| row.cost.busy),
@@ -190,7 +193,7 @@ fn step_costs(at: u32, found: &Found) -> Result<RecordBatch> {
         bytes(|row| row.cost.kv_read_bytes),
         bytes(|row| row.cost.weight_read_bytes),
         bytes(|row| row.cost.kv_written_bytes),
-        bytes(|row| row.cost.link_bytes + row.cost.hop_bytes),
+        bytes(|row| row.cost.link_bytes + row.cost.hop_bytes + row.cost.tier_bytes),
         Arc::new(Float64Array::from_iter_values(rows.iter().map(|row| row.cost.flops))),
         Arc::new(StringArray::from_iter_values(rows.iter().map(|row| row.cost.bound_by()))),
         u64s(&|row| row.resident_bytes),
@@ -340,6 +343,11 @@ fn link_usage(at: u32, scenario: &Scenario, found: &Found, buckets: &[Bucket]) -
     if let Some(peak) = hop {
         for (number, bucket) in buckets.iter().enumerate() {
             put("attention_ffn", number, bucket.hop, peak);
+        }
+    }
+    if found.plan.host_bytes_per_ns > 0.0 {
+        for (number, bucket) in buckets.iter().enumerate() {
+            put("host", number, bucket.fetched, found.plan.host_bytes_per_ns * accelerators);
         }
     }
     batch_of_rows(&LINK_USAGE, &rows)

@@ -15,6 +15,7 @@ pub(super) struct Bucket {
     pub pool_read: f64,
     pub fabric: f64,
     pub hop: f64,
+    pub fetched: f64,
 }
 
 /// Spreads stretches over `BUCKETS` buckets of `width` nanoseconds each: bytes in proportion to time, memory by its
@@ -59,6 +60,7 @@ fn spread(buckets: &mut [Bucket], levels: &mut [Option<Level>], stretch: &Stretc
         bucket.pool_read += stretch.cost.pool_read_bytes * overlap;
         bucket.fabric += stretch.cost.link_bytes * overlap;
         bucket.hop += stretch.cost.hop_bytes * overlap;
+        bucket.fetched += stretch.cost.tier_bytes * overlap;
         let level = levels[at].get_or_insert_default();
         level.held = level.held.max(stretch.held_bytes);
         level.resident = level.resident.max(stretch.resident_bytes);

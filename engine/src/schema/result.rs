@@ -57,6 +57,14 @@ pub static DEMAND: Table = Table {
         known("stored_bytes", U64, "bytes", "Bytes stored at the end of the range."),
         known("read_bytes", U64, "bytes", "Bytes read in the range."),
         known("written_bytes", U64, "bytes", "Bytes written in the range."),
+        known(
+            "lower_stored_bytes",
+            U64,
+            "bytes",
+            "Bytes that a lower tier stores at the end of the range, of what is dropped.",
+        ),
+        known("lower_read_bytes", U64, "bytes", "Bytes fetched from it in the range, as if nothing fetched were kept."),
+        known("lower_written_bytes", U64, "bytes", "Bytes moved down to it in the range."),
         known("extra_flops", F64, "flops", "Arithmetic that only the policy asks for."),
     ],
 };
@@ -76,6 +84,13 @@ pub static ATTENTION_ERROR: Table = Table {
         known("layer", U16, "", "The layer, from 0."),
         known("kv_head", U16, "", "The KV head, from 0."),
         known("unit_tokens", U16, "tokens", "What is kept or dropped as one: 1 token or a block of so many."),
+        known(
+            "mass_from",
+            Text,
+            "",
+            "Where the masses of these units come from: recorded, or column_sum where the recorded mass of blocks was split \
+             over their tokens by it.",
+        ),
         known(
             "kept_ratio",
             F64,
@@ -117,6 +132,25 @@ pub static ATTENTION_ERROR: Table = Table {
             "",
             "vectors (exact, with queries, K and V) or norms (estimated from masses and norms).",
         ),
+        known(
+            "recovered_mass_ratio",
+            F64,
+            "ratio",
+            "Softmax mass on what the selection alone would have dropped and recovery stages bring back: tokens retained, \
+             copied or recalled; mean over the range.",
+        ),
+        maybe(
+            "recalled_tokens",
+            F64,
+            "tokens",
+            "Tokens fetched from a lower tier per step, mean; null without recall.",
+        ),
+        maybe(
+            "recall_reuse_ratio",
+            F64,
+            "ratio",
+            "Share of them that the step before had fetched as well, so that a buffer of the same size need not fetch them.",
+        ),
         known("recoverable_ratio", F64, "ratio", "Share of the lost mass whose data still exists somewhere."),
         known("limiter", Text, "", "What the error comes from most: selection, key_format, value_format or none."),
         maybe(
@@ -124,6 +158,80 @@ pub static ATTENTION_ERROR: Table = Table {
             Text,
             "",
             "Whether what the policy rests on holds on this recording; null where it rests on nothing that was measured.",
+        ),
+    ],
+};
+
+/// Pages that kept tokens touch.
+pub static KEPT_PAGES: Table = Table {
+    name: "kept_pages",
+    doc: "pages of KV that a policy's kept tokens touch on recorded attention, in one layer and KV head, mean over the \
+          recorded decode steps",
+    scope: Scope::Run,
+    columns: &[
+        known("policy", Text, "", "The policy stack."),
+        known("recording", Text, "", "The recorded model and grade."),
+        known("source_id", U32, "", "The source of the recording."),
+        known("request_id", U64, "", "The recorded request."),
+        known("layer", U16, "", "The layer, from 0."),
+        known("kv_head", U16, "", "The KV head, from 0."),
+        known("unit_tokens", U16, "tokens", "What is kept or dropped as one: 1 token or a block of so many."),
+        known("page_tokens", U16, "tokens", "Tokens of a page: 16, or a unit where that is larger."),
+        known("steps", U32, "", "Recorded decode steps."),
+        known("kept_tokens", F64, "tokens", "Tokens that a step reads, without copies in another number format."),
+        known("context_pages", F64, "pages", "Pages of the whole context."),
+        known("touched_pages", F64, "pages", "Pages that hold a kept token of this head."),
+        known(
+            "layer_touched_pages",
+            F64,
+            "pages",
+            "Pages that hold a kept token of any head of the layer: what a paged layout for all heads cannot free.",
+        ),
+    ],
+};
+
+/// What requests with a common beginning keep of it.
+pub static KEPT_OVERLAP: Table = Table {
+    name: "kept_overlap",
+    doc: "how much two recorded requests with a common prefix keep in common of it under a policy, in one layer and KV head, \
+          at the first recorded decode step",
+    scope: Scope::Run,
+    columns: &[
+        known("policy", Text, "", "The policy stack."),
+        known("recording", Text, "", "The recorded model and grade."),
+        known("source_id", U32, "", "The source of the recording."),
+        known("request_id", U64, "", "A recorded request."),
+        known("other_request_id", U64, "", "Another one with the same beginning."),
+        known("layer", U16, "", "The layer, from 0."),
+        known("kv_head", U16, "", "The KV head, from 0."),
+        known("unit_tokens", U16, "tokens", "What is kept or dropped as one: 1 token or a block of so many."),
+        known("prefix_tokens", U32, "tokens", "Tokens in common at the beginning, in whole units."),
+        known("kept_tokens", U32, "tokens", "Tokens of the prefix that the request keeps."),
+        known("other_kept_tokens", U32, "tokens", "Tokens of it that the other request keeps."),
+        known("common_tokens", U32, "tokens", "Tokens of it that both keep."),
+        maybe(
+            "jaccard_ratio",
+            F64,
+            "ratio",
+            "Tokens that both keep over those that one of them keeps; null if none does.",
+        ),
+        known(
+            "touched_pages",
+            U32,
+            "pages",
+            "Pages of 16 tokens of the prefix that hold a token that one of them keeps.",
+        ),
+        known(
+            "same_pages",
+            U32,
+            "pages",
+            "Of these, pages of which both keep the same tokens: what could still be shared.",
+        ),
+        known(
+            "stays_shareable",
+            Bool,
+            "",
+            "Whether blocks of the prefix stay shareable as they are: nothing is dropped for good.",
         ),
     ],
 };
@@ -159,7 +267,12 @@ pub static STEP_COSTS: Table = Table {
         known("kv_read_bytes", U64, "bytes", "KV read on all accelerators of the instance."),
         known("weight_read_bytes", U64, "bytes", "Weights read from main memory on all accelerators of the instance."),
         known("kv_written_bytes", U64, "bytes", "KV written."),
-        known("link_bytes", U64, "bytes", "Bytes on the links between accelerators and to the FFN pool."),
+        known(
+            "link_bytes",
+            U64,
+            "bytes",
+            "Bytes on the links between accelerators, to the FFN pool and from a lower tier.",
+        ),
         known("flops", F64, "flops", "Arithmetic done."),
         known("bound_by", Text, "", "The largest booth."),
         known("resident_bytes", U64, "bytes", "KV resident at the end: held by requests or cached."),

@@ -53,11 +53,12 @@ pub(super) struct Lockstep {
 
 impl Lockstep {
     pub(super) fn new(plan: &Plan) -> Self {
-        let stored = plan.groups.len();
-        let lane = |(lane, (group, keep))| {
-            // What is read is part of what is stored and takes no room of its own.
-            let block_bytes = if lane < stored { plan.block_bytes(group) } else { 0 };
-            Lane { keep, kept: 0, growing: 0, phases: [0; 16], block_bytes }
+        let lane = |(lane, (_, keep))| Lane {
+            keep,
+            kept: 0,
+            growing: 0,
+            phases: [0; 16],
+            block_bytes: plan.block_bytes(lane),
         };
         Self {
             step: 0,

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::cost::{BLOCK_TOKENS, Batch, price};
-use crate::policy::{Budget, Keep};
+use crate::policy::{Beside, Budget, Keep, Lower};
 use crate::test_kit::{toy_plan, toy_workload};
 
 /// A request of the slow replay.
@@ -222,6 +222,13 @@ impl SlowReplay<'_> {
                 if let Some(lane) = planned.read_lane {
                     kept[lane] += u64::from(tokens.min(planned.group.read_tokens.unwrap()));
                 }
+                if let Some(lane) = planned.whole_lane {
+                    kept[lane] += u64::from(context);
+                }
+                if let Some(lane) = planned.near_lane {
+                    let near = Keep { extra: 0, ..planned.group.keep };
+                    kept[lane] += u64::from(near.tokens(prefill, context));
+                }
             }
         }
         let ends = |&&(at, chunk): &&(usize, u32)| self.requests[at].done + chunk == self.requests[at].prefill;
@@ -369,7 +376,30 @@ fn keeps() -> impl Strategy<Value = Vec<Keep>> {
         (1_u32..90).prop_map(|budget| Keep::fixed(Budget::Tokens(budget))),
         (0.1_f64..1.0).prop_map(|ratio| Keep::fixed(Budget::Ratio(ratio))),
     ];
+    // Half of them with tokens that are kept after all.
+    let retained = prop_oneof![Just(0.0), 0.05_f64..1.0];
+    let extra = prop_oneof![Just(0_u32), 1_u32..40];
+    let keep = (keep, retained, extra).prop_map(|(keep, retained, extra)| match keep {
+        Keep::ALL => keep,
+        _ => Keep { retained, extra, ..keep },
+    });
     proptest::collection::vec(keep, 1..3)
+}
+
+/// Something is held of what the first group does not keep, some of it is fetched from a lower tier, and the newest tokens
+/// take room.
+fn with_recovery(plan: &mut Plan, fetched: u32) {
+    let next = plan.lanes();
+    plan.host_bytes_per_ns = 0.05;
+    let group = &mut plan.groups[0];
+    group.group.beside = Some(Beside { token_bytes: 1, is_attended: true, read_flops: 0.1 });
+    group.group.lower = Some(Lower { token_bytes: 3, fetched_tokens: fetched });
+    group.group.keep.extra = fetched;
+    (group.token_bytes, group.token_bytes_per_accelerator) = (3, 3.0);
+    (group.beside_bytes, group.beside_bytes_per_accelerator, group.beside_flops) = (1, 1.0, 0.1);
+    group.lower_bytes_per_accelerator = 3.0;
+    group.residual_room_bytes = 7;
+    (group.whole_lane, group.near_lane) = (Some(next), Some(next + 1));
 }
 
 fn requests() -> impl Strategy<Value = Vec<(u32, u32, u32, u8)>> {
@@ -384,6 +414,7 @@ proptest! {
     fn jumping_from_event_to_event_equals_going_token_by_token(
         keeps in keeps(),
         most_read in proptest::option::of(1_u32..200),
+        fetched in proptest::option::of(0_u32..40),
         requests in requests(),
         capacity in 300_u64..2500,
         running in 1_u32..8,
@@ -396,6 +427,11 @@ proptest! {
             plan.groups[0].group.read_tokens = Some(most);
             plan.groups[0].read_lane = Some(keeps.len());
             plan.groups[0].index_bytes_per_accelerator = 0.25;
+            // It drops nothing that could be recovered.
+            plan.groups[0].group.keep = Keep { retained: 0.0, extra: 0, ..plan.groups[0].group.keep };
+        }
+        if let Some(fetched) = fetched.filter(|_| most_read.is_none()) {
+            with_recovery(&mut plan, fetched);
         }
         let workload = toy_workload(&requests);
         compare(&plan, &workload, &rules)?;

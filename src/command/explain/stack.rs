@@ -1,13 +1,15 @@
 //! What a policy stack stores, reads and computes on a model, and where each number comes from.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
-use engine::error::Result;
+use engine::error::{Error, Result};
 use engine::model::{Certainty, Model};
-use engine::policy::{Budget, Group, Kind, Stack, shape};
+use engine::policy::{Budget, ErrorBudget, Group, Kind, Stack, attention_error, shape, smallest_retained};
 use engine::unit::significant;
 
 use crate::accuracy;
+use crate::command::recorded;
 use crate::scenario::load_model;
 
 /// The stack on a model, for a prompt of so many tokens.
@@ -24,6 +26,29 @@ pub(super) fn explain(text: &str, model: &str, prompt: u32) -> Result<String> {
     let _ = writeln!(text, "  prefix blocks: {sharing}");
     text.push_str(&stages(&stack)?);
     text.push_str(&origins(&stack, &model));
+    Ok(text)
+}
+
+/// Decode steps per row of `attention_error`, as in a replay.
+const STEPS: u32 = 32;
+
+/// The smallest share of the stack's `retain` that is within an error budget, on each recording.
+pub(super) fn smallest(text: &str, path: &Path, budget: &str) -> Result<String> {
+    let (stack, budget) = (Stack::parse(text)?, ErrorBudget::parse(budget)?);
+    let recordings = recorded::load_any(path)?;
+    if recordings.is_empty() {
+        return Err(Error::run(format!("`{}` holds no recording", path.display()))
+            .hint("ingest one into the store, or name its folder"));
+    }
+    let mut text = format!("policy {}, error budget {budget}\n", stack.name());
+    for recording in &recordings {
+        let found = match smallest_retained(&stack, &budget, |stack| attention_error(stack, recording, STEPS))? {
+            Some((stack, error)) => format!("{} comes to {}", stack.name(), significant(error)),
+            None => "not within the budget even with everything retained".to_owned(),
+        };
+        let _ = writeln!(text, "  {}: {found}", recording.label());
+    }
+    text.push_str("  sought in whole percent, on the recorded steps, each as if all before it were right\n");
     Ok(text)
 }
 
@@ -46,12 +71,21 @@ fn kept(group: &Group) -> String {
         }
         Some(Budget::Pyramid(_)) => "a step of the pyramid".to_owned(),
     };
-    match (of_prompt.as_str(), group.keep.total) {
-        ("", None) => "all tokens".to_owned(),
+    let chosen = match (of_prompt.as_str(), group.keep.total) {
+        ("", None) => return "all tokens".to_owned(),
         ("", Some(total)) => format!("{total} tokens"),
         (_, None) => of_prompt,
         (_, Some(total)) => format!("{of_prompt}, {total} tokens in all"),
-    }
+    };
+    let retained = match group.keep.retained {
+        0.0 => String::new(),
+        share => format!(", and {} of the prompt tokens that are dropped", percent(share)),
+    };
+    let extra = match group.keep.extra {
+        0 => String::new(),
+        extra => format!(", and room for {extra} more"),
+    };
+    format!("{chosen}{retained}{extra}")
 }
 
 fn percent(ratio: f64) -> String {
@@ -90,8 +124,10 @@ fn of_group(group: &Group, prompt: u32) -> String {
     if let Some(most) = group.read_tokens {
         let _ = writeln!(text, "    a decode step reads at most {most} tokens");
     }
+    text.push_str(&of_dropped(group));
     let read = group.read_tokens.map_or(tokens, |most| most.min(tokens));
-    let (stored, read) = (group.bytes_of(tokens), reads(group, tokens, read));
+    let beside = beside(group, prompt, tokens);
+    let (stored, read) = (group.bytes_of(tokens) + beside, reads(group, tokens, read) + beside);
     let per_token = |bytes: u64| significant(bytes as f64 / f64::from(prompt));
     let _ = writeln!(
         text,
@@ -100,6 +136,32 @@ fn of_group(group: &Group, prompt: u32) -> String {
         per_token(read)
     );
     text
+}
+
+/// What is held of tokens that are not kept.
+fn of_dropped(group: &Group) -> String {
+    let mut text = String::new();
+    if let Some(beside) = group.beside {
+        let what = if beside.is_attended { "as a copy" } else { "as its share of a page's digest" };
+        let _ = writeln!(text, "    per token that is not kept: {} bytes {what}, stored and read", beside.token_bytes);
+    }
+    if let Some(lower) = group.lower {
+        let fetched = u64::from(lower.fetched_tokens) * lower.token_bytes;
+        let _ = writeln!(
+            text,
+            "    a lower tier holds such a token in {} bytes; a decode step fetches up to {} of them, {fetched} bytes per layer, \
+             {} us on a link of 64 GB/s (PCIe 5.0 x16, one way)",
+            lower.token_bytes,
+            lower.fetched_tokens,
+            significant(fetched as f64 / 64e3)
+        );
+    }
+    text
+}
+
+/// Bytes of it in one layer, after a prompt of which so many tokens are kept.
+fn beside(group: &Group, prompt: u32, kept: u32) -> u64 {
+    u64::from(prompt.saturating_sub(kept)) * group.beside.map_or(0, |beside| beside.token_bytes)
 }
 
 /// Bytes that a decode step reads in one layer.
@@ -113,8 +175,9 @@ fn totals(groups: &[Group], model: &Model, prompt: u32) -> String {
     for group in groups {
         let tokens = group.keep.tokens(prompt, prompt);
         let attended = group.read_tokens.map_or(tokens, |most| most.min(tokens));
-        stored += u64::from(group.layers) * group.bytes_of(tokens);
-        read += u64::from(group.layers) * reads(group, tokens, attended);
+        let beside = beside(group, prompt, tokens);
+        stored += u64::from(group.layers) * (group.bytes_of(tokens) + beside);
+        read += u64::from(group.layers) * (reads(group, tokens, attended) + beside);
     }
     let full: u64 = model
         .groups
@@ -139,8 +202,11 @@ fn totals(groups: &[Group], model: &Model, prompt: u32) -> String {
 fn flops(groups: &[Group], prompt: u32) -> String {
     let sum = |of: &dyn Fn(&Group) -> f64| groups.iter().map(|group| f64::from(group.layers) * of(group)).sum::<f64>();
     let scoring = sum(&|group| if group.keep.drops_of(prompt) { group.score_flops } else { 0.0 });
+    let copies = sum(&|group| group.beside.map_or(0.0, |beside| beside.read_flops));
+    let of_copies =
+        if copies > 0.0 { format!("{} per token that is not kept, ", significant(copies)) } else { String::new() };
     format!(
-        "  extra flops, all layers: {} per token that a decode step reads, {} per token written, {} per prompt token to score\n",
+        "  extra flops, all layers: {of_copies}{} per token that a decode step reads, {} per token written, {} per prompt token to score\n",
         significant(sum(&|group| group.read_flops)),
         significant(sum(&|group| group.write_flops)),
         significant(scoring)

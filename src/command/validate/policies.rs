@@ -30,6 +30,9 @@ pub struct Args {
     /// What settings of policies did to the model: tab-separated `request_id`, `policy`, `param`, `kl_mean`
     #[arg(long, value_name = "FILE.tsv")]
     pub quality: PathBuf,
+    /// Split the mass of recorded blocks over their tokens by `column_sum`, so that selections choose single tokens
+    #[arg(long)]
+    pub split_blocks: bool,
     /// Write the settings to a file, by its name as csv, tsv, ndjson, json, md or parquet
     #[arg(long, value_name = "PATH")]
     pub output: Option<PathBuf>,
@@ -67,7 +70,7 @@ const GROUPS: [(&str, Option<Floor>); 4] = [
 /// Runs `kvtoll validate policies`.
 pub fn run(args: &Args) -> Result<Exit> {
     let settings = read(&args.quality)?;
-    let mut recordings = recorded::load_any(&args.recording)?;
+    let mut recordings = recorded::split(recorded::load_any(&args.recording)?, args.split_blocks)?;
     let ids = requests(&recordings, &settings)?;
     // Only what is compared is replayed.
     let mut kept = Vec::new();

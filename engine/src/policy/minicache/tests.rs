@@ -19,7 +19,7 @@ fn normal(count: usize, seed: u64) -> Vec<f32> {
 
 #[test]
 fn parameters_are_shares() {
-    let paper = Merge { start: 0.5, t: 0.6, retention: Retention::Top(0.05) };
+    let paper = Merge { start: 0.5, t: 0.6, retention: Retention::Top(0.05), exact: 0.0 };
     assert_eq!(parse("").unwrap(), paper);
     assert_eq!(parse("start=50%,gamma=5%,t=60%").unwrap(), paper);
     assert_eq!(parse("keep=range,gamma=0").unwrap().retention, Retention::Range(0.0));
@@ -61,7 +61,7 @@ fn storage_falls_and_traffic_does_not() {
 
 #[test]
 fn what_is_counted_is_what_a_pair_takes() {
-    let merge_all = Merge { start: 0.0, t: 0.6, retention: Retention::Top(0.05) };
+    let merge_all = Merge { start: 0.0, t: 0.6, retention: Retention::Top(0.05), exact: 0.0 };
     let (a, b) = (normal(100 * 64, 1), normal(100 * 64, 2));
     let merged = merge(&merge_all, &a, &b, 64).unwrap();
     assert_eq!(merged.retained.iter().filter(|kept| **kept).count(), 5);
@@ -88,7 +88,7 @@ fn retention_has_two_readings() {
 /// Layers that are alike come back; orthogonal ones do not, by exactly what their angle says.
 #[test]
 fn the_error_of_orthogonal_layers_is_that_of_their_angle() {
-    let merge_all = Merge { start: 0.0, t: 0.6, retention: Retention::Top(0.0) };
+    let merge_all = Merge { start: 0.0, t: 0.6, retention: Retention::Top(0.0), exact: 0.0 };
     let rows = normal(50 * 32, 3);
     let alike: Vec<f32> = rows.iter().map(|x| 3.0 * x).collect();
     let same = merge(&merge_all, &rows, &alike, 32).unwrap();
@@ -106,7 +106,7 @@ fn the_error_of_orthogonal_layers_is_that_of_their_angle() {
 
 #[test]
 fn zero_and_opposite_vectors_do_no_harm() {
-    let merge_all = Merge { start: 0.0, t: 0.5, retention: Retention::Range(0.1) };
+    let merge_all = Merge { start: 0.0, t: 0.5, retention: Retention::Range(0.1), exact: 0.0 };
     let a = [0.0, 0.0, 1.0, 2.0, 3.0, 4.0];
     let b = [5.0, 6.0, -1.0, -2.0, 0.0, 0.0];
     let merged = merge(&merge_all, &a, &b, 2).unwrap();
@@ -132,7 +132,7 @@ proptest! {
     /// The error from cosines alone is that of the vectors, for K (with its shrinking) and both layers.
     #[test]
     fn the_error_follows_from_cosines(seed in any::<u64>(), t in 0.0_f64..=1.0, gamma in 0.0_f64..0.5, likeness in 0.0_f32..3.0) {
-        let rows = Merge { start: 0.0, t, retention: Retention::Top(gamma) };
+        let rows = Merge { start: 0.0, t, retention: Retention::Top(gamma), exact: 0.0 };
         let a = normal(40 * 16, seed);
         let b: Vec<f32> = normal(40 * 16, seed ^ 1).iter().zip(&a).map(|(x, y)| x + likeness * y).collect();
         let merged = merge(&rows, &a, &b, 16).unwrap();

@@ -189,6 +189,16 @@ fn scores(drawn: &Drawn) -> RecordBatch {
     RecordBatch::try_from_iter(columns).unwrap()
 }
 
+/// Which heads retrieve: none.
+fn retrieval() -> RecordBatch {
+    let mut columns = places(HEADS, "kv_head", 1);
+    columns.extend([
+        ("channel", Arc::new(StringArray::from(vec!["head_retrieval"; LAYERS * HEADS])) as ArrayRef),
+        ("score", lists(&vec![vec![0.0]; LAYERS * HEADS])),
+    ]);
+    RecordBatch::try_from_iter(columns).unwrap()
+}
+
 /// Queries by query head, and pairs by KV head, each cut in two, so that the rows of a head lie in several batches.
 fn vector_tables(drawn: &Drawn) -> [Vec<RecordBatch>; 2] {
     let all = LAYERS * HEADS;
@@ -227,7 +237,7 @@ fn record(drawn: &Drawn, with: With) -> Recording {
         recordings: &head,
         requests: &[requests.unwrap()],
         attention: &[attention(drawn)],
-        prefill_scores: &[scores(drawn)],
+        prefill_scores: &[scores(drawn), retrieval()],
         kv_stats: &stats,
         queries: &queries,
         kv_vectors: &pairs,
@@ -301,7 +311,7 @@ fn the_prompt_alone_can_be_treated() {
 fn merged_layers_are_off_and_the_others_are_not() {
     let drawn = draw(0.3);
     let recording = record(&drawn, ALL);
-    let merge = Merge { start: 0.5, t: 0.6, retention: minicache::Retention::Top(0.05) };
+    let merge = Merge { start: 0.5, t: 0.6, retention: minicache::Retention::Top(0.05), exact: 0.0 };
     let merged = |place: usize| {
         let (a, b) = if place / HEADS == 2 { (place, place + HEADS) } else { (place - HEADS, place) };
         let both = |rows: &[Vec<f32>]| minicache::merge(&merge, &rows[a], &rows[b], DIM).unwrap();
@@ -363,4 +373,323 @@ fn more_budget_never_turns_more_on_average() {
         let errors = [5, 10, 20, 40].map(mean);
         assert!(errors.is_sorted_by(|a, b| a >= b), "{errors:?}");
     }
+}
+
+/// What one step of one head attends to: weight, key and value.
+type Attended = Vec<(f64, Vec<f32>, Vec<f32>)>;
+
+/// Mean over the steps of `1 - cos` of a layer's outputs, where each step of each head attends to the listed pairs.
+fn slow_by_step(drawn: &Drawn, layer: usize, attended: &dyn Fn(usize, usize) -> Attended) -> f64 {
+    let attend = |query: &[f32], pairs: &Attended| -> Vec<f64> {
+        let logit = |key: &[f32]| query.iter().zip(key).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum::<f64>();
+        let raw: Vec<f64> = pairs.iter().map(|(w, key, _)| w * (logit(key) / (DIM as f64).sqrt()).exp()).collect();
+        let sum: f64 = raw.iter().sum();
+        (0..DIM).map(|c| pairs.iter().zip(&raw).map(|((_, _, v), w)| w / sum * f64::from(v[c])).sum()).collect()
+    };
+    let mut sum = 0.0;
+    for step in 0..STEPS {
+        let context = PROMPT + step + 1;
+        let (mut full, mut other) = (Vec::new(), Vec::new());
+        for head in 0..HEADS {
+            let place = layer * HEADS + head;
+            let all: Attended = (0..context).map(|at| pair(drawn, place, at)).collect();
+            let left = attended(step, place);
+            for query in drawn.queries[place].chunks(DIM).skip(step * GROUP).take(GROUP) {
+                full.extend(attend(query, &all));
+                other.extend(attend(query, &left));
+            }
+        }
+        let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(x, y)| x * y).sum::<f64>();
+        sum += 1.0 - dot(&full, &other) / (dot(&full, &full) * dot(&other, &other)).sqrt();
+    }
+    sum / STEPS as f64
+}
+
+fn row(rows: &[f32], at: usize) -> Vec<f32> {
+    rows[at * DIM..(at + 1) * DIM].to_vec()
+}
+
+fn pair(drawn: &Drawn, place: usize, at: usize) -> (f64, Vec<f32>, Vec<f32>) {
+    (1.0, row(&drawn.keys[place], at), row(&drawn.values[place], at))
+}
+
+/// Positions of the `count` largest of the listed positions' scores.
+fn best(scores: &[f64], among: &[usize], count: usize) -> Vec<usize> {
+    let mut order = among.to_vec();
+    order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]).then(a.cmp(b)));
+    order.truncate(count);
+    order
+}
+
+/// `column_sum` of a head, with 0 for generated tokens.
+fn importance_of(drawn: &Drawn, place: usize) -> Vec<f64> {
+    let mut scores: Vec<f64> = drawn.keys[place].iter().take(PROMPT).map(|x| f64::from(x.abs())).collect();
+    scores.resize(TOKENS, 0.0);
+    scores
+}
+
+/// Sinks and the last tokens of the prompt, and what is generated.
+fn is_end(at: usize) -> bool {
+    !(4..PROMPT - 8).contains(&at)
+}
+
+/// Sinks and the last tokens of a step's context.
+fn is_streamed(step: usize, at: usize) -> bool {
+    at < 4 || at + 8 > PROMPT + step
+}
+
+const ENDS: &str = "streaming(sinks=4,recent=8,evict=no)";
+
+#[test]
+fn the_most_important_of_what_is_dropped_is_retained() {
+    let drawn = draw(0.0);
+    let recording = record(&drawn, ALL);
+    // A quarter of the 28 tokens that are dropped.
+    let retained = |place: usize| best(&importance_of(&drawn, place), &(4..PROMPT - 8).collect::<Vec<_>>(), 7);
+    let kept = |step: usize, place: usize| -> Vec<usize> {
+        let retained = retained(place);
+        (0..=PROMPT + step).filter(|at| is_end(*at) || retained.contains(at)).collect()
+    };
+    let exact = |step: usize, place: usize| kept(step, place).into_iter().map(|at| pair(&drawn, place, at)).collect();
+    near(&found(&format!("{ENDS}+retain(25%)"), &recording), &|layer| slow_by_step(&drawn, layer, &exact));
+    // What is dropped while decoding is not retained, and what is retained stays.
+    let streamed = |step: usize, place: usize| {
+        // The prompt's last 8 tokens are kept when it is complete.
+        let retained = retained(place);
+        let kept = (0..=PROMPT + step).filter(|at| is_streamed(step, *at) || retained.contains(at));
+        kept.map(|at| pair(&drawn, place, at)).collect()
+    };
+    let error = found("streaming(sinks=4,recent=8)+retain(25%)", &recording);
+    near(&error, &|layer| slow_by_step(&drawn, layer, &streamed));
+    // A format after it stores all that is kept; before it, a quarter of all tokens stays in 16 bits.
+    let coding = quantize::Coding::Uniform { bits: 2, group: 8, residual: 0 };
+    let back = |rows: &[f32]| quantize::roundtrip(coding, rows, DIM).unwrap().0;
+    let all = |step: usize, place: usize| {
+        let (keys, values) = (back(&drawn.keys[place]), back(&drawn.values[place]));
+        kept(step, place).into_iter().map(|at| (1.0, row(&keys, at), row(&values, at))).collect()
+    };
+    let error = found(&format!("{ENDS}+retain(25%)+uniform(bits=2,group=8)"), &recording);
+    near(&error, &|layer| slow_by_step(&drawn, layer, &all));
+    let bf16 = |rows: &[f32]| quantize::roundtrip(quantize::Coding::Bf16, rows, DIM).unwrap().0;
+    let beside = |step: usize, place: usize| {
+        let hot = best(&importance_of(&drawn, place), &(0..TOKENS).collect::<Vec<_>>(), 11);
+        let of = |rows: &[f32], at: usize| row(&if hot.contains(&at) { bf16(rows) } else { back(rows) }, at);
+        let kept = (0..=PROMPT + step).filter(|at| is_end(*at));
+        kept.map(|at| (1.0, of(&drawn.keys[place], at), of(&drawn.values[place], at))).collect()
+    };
+    let error = found(&format!("{ENDS}+uniform(bits=2,group=8)+retain(25%)"), &recording);
+    near(&error, &|layer| slow_by_step(&drawn, layer, &beside));
+}
+
+#[test]
+fn copies_are_read_in_the_place_of_what_is_dropped() {
+    let drawn = draw(0.0);
+    let recording = record(&drawn, ALL);
+    let int4 = quantize::Coding::Symmetric { bits: 4, group: 128 };
+    let back = |rows: &[f32]| quantize::roundtrip(int4, rows, DIM).unwrap().0;
+    let of = |is_kept: fn(usize, usize) -> bool, format: &dyn Fn(&[f32]) -> Vec<f32>, step: usize, place: usize| {
+        let both = [&drawn.keys[place], &drawn.values[place]].map(|rows| (format(rows), back(rows)));
+        let read =
+            |at: usize, (kept, copy): &(Vec<f32>, Vec<f32>)| row(if is_kept(step, at) { kept } else { copy }, at);
+        (0..=PROMPT + step).map(|at| (1.0, read(at, &both[0]), read(at, &both[1]))).collect::<Attended>()
+    };
+    let plain = |rows: &[f32]| rows.to_vec();
+    let fp8 = |rows: &[f32]| quantize::roundtrip(quantize::Coding::Fp8(quantize::fp8::Fp8::E4m3), rows, DIM).unwrap().0;
+    let error = found(&format!("{ENDS}+copies(int4)"), &recording);
+    near(&error, &|layer| slow_by_step(&drawn, layer, &|step, place| of(|_, at| is_end(at), &plain, step, place)));
+    // While decoding, what leaves the window becomes a copy.
+    let error = found("streaming(sinks=4,recent=8)+copies(as=int4)+fp8", &recording);
+    near(&error, &|layer| slow_by_step(&drawn, layer, &|step, place| of(is_streamed, &fp8, step, place)));
+    // Nothing is lost, and the noise is that of copies alone; also without vectors.
+    for with in [ALL, With { vectors: false, ..ALL }] {
+        let batch =
+            |policy: &str| attention_error(&Stack::parse(policy).unwrap(), &record(&drawn, with), u32::MAX).unwrap();
+        let mean = |batch: &RecordBatch, name: &str| {
+            let values = batch[name].as_primitive::<Float64Type>().values();
+            values.iter().sum::<f64>() / values.len() as f64
+        };
+        let (alone, copied) = (batch(ENDS), batch(&format!("{ENDS}+copies(int4)")));
+        let all = batch("int4");
+        assert!(mean(&copied, "lost_mass_ratio") < 1e-12);
+        let (lost, recovered) = (mean(&alone, "lost_mass_ratio"), mean(&copied, "recovered_mass_ratio"));
+        assert!((lost - recovered).abs() < 1e-9 && lost > 0.1, "{lost} {recovered}");
+        let errors = [&copied, &all, &alone].map(|batch| mean(batch, "output_error"));
+        assert!(0.0 < errors[0] && errors[0] < errors[1] && errors[1] < errors[2], "{errors:?}");
+        let noise = [&copied, &all].map(|batch| mean(batch, "quantization_error_ratio"));
+        assert!(0.0 < noise[0] && noise[0] < noise[1], "{noise:?}");
+    }
+}
+
+#[test]
+fn one_pair_stands_for_what_is_dropped() {
+    let drawn = draw(0.4);
+    let recording = record(&drawn, ALL);
+    let with_pair = |is_kept: &dyn Fn(usize) -> bool, step: usize, place: usize| {
+        let context = PROMPT + step + 1;
+        let dropped: Vec<usize> = (0..context).filter(|at| !is_kept(*at)).collect();
+        let mean = |rows: &[f32]| -> Vec<f32> {
+            let sum = |c: usize| dropped.iter().map(|at| f64::from(rows[at * DIM + c])).sum::<f64>();
+            (0..DIM).map(|c| (sum(c) / dropped.len() as f64) as f32).collect()
+        };
+        let mut pairs: Attended = (0..context).filter(|at| is_kept(*at)).map(|at| pair(&drawn, place, at)).collect();
+        pairs.push((dropped.len() as f64, mean(&drawn.keys[place]), mean(&drawn.values[place])));
+        pairs
+    };
+    let ends = |step: usize, place: usize| with_pair(&is_end, step, place);
+    near(&found(&format!("{ENDS}+compensate"), &recording), &|layer| slow_by_step(&drawn, layer, &ends));
+    let streamed = |step: usize, place: usize| with_pair(&|at| is_streamed(step, at), step, place);
+    let error = found("streaming(sinks=4,recent=8)+compensate", &recording);
+    near(&error, &|layer| slow_by_step(&drawn, layer, &streamed));
+    // The selection that has such a pair by its own rule: two sinks and the last 8 tokens.
+    let razor = |step: usize, place: usize| with_pair(&|at| !(2..PROMPT - 8).contains(&at), step, place);
+    let error = found("razor(retrieval=0%,sinks=2,least=8,recent=10%)", &recording);
+    near(&error, &|layer| slow_by_step(&drawn, layer, &razor));
+    let stack = Stack::parse(&format!("{ENDS}+compensate")).unwrap();
+    let refused = attention_error(&stack, &record(&drawn, With { vectors: false, ..ALL }), 1).unwrap_err();
+    assert!(refused.to_string().contains("`compensate` needs channel `kv_vectors`"), "{refused}");
+    assert!(refused.advice().unwrap().contains("`queries`"));
+}
+
+#[test]
+fn rescaled_vectors_are_divided_by_what_products_shrink_to() {
+    use quantize::codebook::turboquant_distortion;
+    use quantize::rotate::Variant;
+    use quantize::{Coding, Width};
+    let drawn = draw(0.0);
+    let recording = record(&drawn, ALL);
+    let shrink = turboquant_distortion(2, DIM as u32);
+    for (policy, variant, factor) in [
+        ("turboquant(bits=2,variant=mse,skip=none)+rescale", Variant::Mse, 1.0 / (1.0 - shrink)),
+        ("turboquant(k=2,v=8,skip=none)+rescale", Variant::Corrected, 1.0 / (1.0 - shrink).sqrt()),
+    ] {
+        let coding = Coding::Rotated { variant, width: Width::Whole(2) };
+        let back = |coding, rows: &[f32], factor: f64| -> Vec<f32> {
+            let (rows, _) = quantize::roundtrip(coding, rows, DIM).unwrap();
+            rows.into_iter().map(|x| (f64::from(x) * factor) as f32).collect()
+        };
+        let left = |place: usize| {
+            let keys = back(coding, &drawn.keys[place], factor);
+            let values = if variant == Variant::Mse {
+                back(coding, &drawn.values[place], factor)
+            } else {
+                back(Coding::Uniform { bits: 8, group: u32::MAX, residual: 0 }, &drawn.values[place], 1.0)
+            };
+            Pairs { keys, values }
+        };
+        near(&found(policy, &recording), &|layer| slow(&drawn, layer, &|_, _| true, &left));
+    }
+}
+
+/// Masses of the recording, mean over the group.
+fn masses(drawn: &Drawn, place: usize, step: usize) -> Vec<f64> {
+    let context = PROMPT + step + 1;
+    let queries = drawn.queries[place].chunks(DIM).skip(step * GROUP).take(GROUP);
+    let rows: Vec<Vec<f64>> = queries.map(|q| softmax(q, &drawn.keys[place], context, &|_| true)).collect();
+    (0..context).map(|at| rows.iter().map(|row| row[at]).sum::<f64>() / GROUP as f64).collect()
+}
+
+#[test]
+fn recalled_pages_are_those_with_the_most_dropped_mass() {
+    let drawn = draw(0.0);
+    let recording = record(&drawn, ALL);
+    for page in [1, 4] {
+        let recalled = |step: usize, place: usize| -> Vec<usize> {
+            let masses = masses(&drawn, place, step);
+            let context = PROMPT + step + 1;
+            let in_page = |number: usize| number * page..((number + 1) * page).min(context);
+            let dropped = |number: usize| in_page(number).filter(|at| !is_streamed(step, *at)).collect::<Vec<_>>();
+            let pages: Vec<usize> = (0..context.div_ceil(page)).filter(|at| !dropped(*at).is_empty()).collect();
+            let sums: Vec<f64> =
+                (0..context.div_ceil(page)).map(|at| dropped(at).iter().map(|at| masses[*at]).sum()).collect();
+            best(&sums, &pages, 9 / page).into_iter().flat_map(dropped).collect()
+        };
+        let read = |step: usize, place: usize| {
+            let recalled = recalled(step, place);
+            let read = (0..=PROMPT + step).filter(|at| is_streamed(step, *at) || recalled.contains(at));
+            read.map(|at| pair(&drawn, place, at)).collect()
+        };
+        let policy = format!("streaming(sinks=4,recent=8)+recall(tokens=9,page={page},by=mass)");
+        near(&found(&policy, &recording), &|layer| slow_by_step(&drawn, layer, &read));
+        let batch = attention_error(&Stack::parse(&policy).unwrap(), &recording, 1).unwrap();
+        assert!(batch["recoverable_ratio"].as_primitive::<Float64Type>().iter().all(|ratio| ratio == Some(1.0)));
+        let fetched = batch["recalled_tokens"].as_primitive::<Float64Type>();
+        assert!(fetched.iter().all(|tokens| (2.0..=9.0).contains(&tokens.unwrap())));
+        // Of the first step nothing was there before; later on a part is.
+        let reuse: Vec<f64> =
+            batch["recall_reuse_ratio"].as_primitive::<Float64Type>().iter().map(Option::unwrap).collect();
+        assert!(reuse.iter().step_by(STEPS).all(|share| *share == 0.0), "{reuse:?}");
+        assert!(reuse.iter().any(|share| *share > 0.0));
+    }
+    let refused = attention_error(&Stack::parse("window(8)+recall(tokens=16)").unwrap(), &recording, 1).unwrap_err();
+    assert!(refused.to_string().contains("`recall` needs channel `page_bound`"), "{refused}");
+}
+
+#[test]
+fn tokens_retained_beside_a_merge_are_their_own() {
+    let drawn = draw(0.3);
+    let recording = record(&drawn, ALL);
+    let merge = Merge { start: 0.5, t: 0.6, retention: minicache::Retention::Top(0.05), exact: 0.0 };
+    let merged = |place: usize| {
+        let (a, b) = if place / HEADS == 2 { (place, place + HEADS) } else { (place - HEADS, place) };
+        let both = |rows: &[Vec<f32>]| {
+            let found = minicache::merge(&merge, &rows[a], &rows[b], DIM).unwrap();
+            if place == a { found.shallow } else { found.deep }
+        };
+        let mut pairs = Pairs { keys: both(&drawn.keys), values: both(&drawn.values) };
+        for at in best(&importance_of(&drawn, place), &(0..TOKENS).collect::<Vec<_>>(), 11) {
+            pairs.keys[at * DIM..(at + 1) * DIM].copy_from_slice(&row(&drawn.keys[place], at));
+            pairs.values[at * DIM..(at + 1) * DIM].copy_from_slice(&row(&drawn.values[place], at));
+        }
+        pairs
+    };
+    let error = found("minicache+retain(25%)", &recording);
+    near(&error, &|layer| if layer < 2 { 0.0 } else { slow(&drawn, layer, &|_, _| true, &merged) });
+    let mean = |errors: &[f64]| errors.iter().sum::<f64>();
+    assert!(mean(&error) < mean(&found("minicache", &recording)));
+    let angles = record(&drawn, With { vectors: false, ..ALL });
+    assert!(mean(&found("minicache+retain(25%)", &angles)) < mean(&found("minicache", &angles)));
+}
+
+/// Pages of `Quest` by bounds that are computed from vectors: of the group's largest, or of each query head.
+#[test]
+fn quest_reads_the_union_of_what_its_heads_pick() {
+    let drawn = draw(0.0);
+    let recording = record(&drawn, ALL);
+    let page = 4;
+    let read = |is_union: bool, step: usize, place: usize| -> Vec<usize> {
+        let context = PROMPT + step + 1;
+        let pages: Vec<usize> = (0..context.div_ceil(page)).collect();
+        let bound = |query: &[f32], number: usize| -> f64 {
+            let keys = (number * page..((number + 1) * page).min(context)).map(|at| row(&drawn.keys[place], at));
+            let keys: Vec<Vec<f32>> = keys.collect();
+            let of = |c: usize| keys.iter().map(|key| f64::from(query[c] * key[c])).fold(f64::NEG_INFINITY, f64::max);
+            (0..DIM).map(of).sum()
+        };
+        let queries = drawn.queries[place].chunks(DIM).skip(step * GROUP).take(GROUP);
+        let scores: Vec<Vec<f64>> = queries.map(|q| pages.iter().map(|at| bound(q, *at)).collect()).collect();
+        let mut picked: Vec<usize> = if is_union {
+            scores.iter().flat_map(|scores| best(scores, &pages, 3)).collect()
+        } else {
+            let largest = pages.iter().map(|at| scores.iter().map(|s| s[*at]).fold(f64::NEG_INFINITY, f64::max));
+            best(&largest.collect::<Vec<_>>(), &pages, 3)
+        };
+        picked.push(pages.len() - 1);
+        (0..context).filter(|at| picked.contains(&(at / page))).collect()
+    };
+    for (policy, is_union) in [("quest(12,page=4,dense=1)", false), ("quest(12,page=4,dense=1,heads=union)", true)] {
+        let attended = |step: usize, place: usize| {
+            read(is_union, step, place).into_iter().map(|at| pair(&drawn, place, at)).collect()
+        };
+        let error = found(policy, &recording);
+        near(&error, &|layer| if layer == 0 { 0.0 } else { slow_by_step(&drawn, layer, &attended) });
+    }
+    let without = record(&drawn, With { vectors: false, ..ALL });
+    let refused = |policy: &str| attention_error(&Stack::parse(policy).unwrap(), &without, 1).unwrap_err().to_string();
+    assert!(refused("quest(12,page=4,heads=union)").contains("`kv_vectors`"));
+    assert!(refused("quest(12,page=4)").contains("`page_bound`"));
+    // A union is at least as large as what one ranking picks, and at most as often as there are heads.
+    let stack = Stack::parse("quest(12,page=4,dense=0,heads=union)").unwrap();
+    let measured = crate::policy::Measured::of(&stack, &recording).unwrap().unwrap();
+    let once = (0..LAYERS).map(|layer| measured.read_tokens[layer]);
+    assert!(once.clone().all(|tokens| (12.0..=GROUP as f64 * 12.0 + 4.0).contains(&tokens)), "{measured:?}");
 }

@@ -16,7 +16,7 @@ use crate::policy::{Measured, Stack, attention_error};
 use crate::recording::{Recording, Tables, recordings};
 use crate::schema::{self, Cell, batch_of_rows, canonical};
 
-mod reference;
+pub(crate) mod reference;
 
 /// The scores of one channel: its name, query rows, and one list per head.
 type Channel = (String, u32, Vec<Vec<f32>>);
@@ -143,7 +143,7 @@ impl Plain {
 }
 
 /// What each head keeps in each step.
-fn kept(policy: &str, recording: &Recording) -> reference::Kept {
+pub(crate) fn kept(policy: &str, recording: &Recording) -> reference::Kept {
     let stack = Stack::parse(policy).unwrap();
     let mut all = Vec::new();
     let (mut units, mut numbers) = (Vec::new(), Vec::new());
@@ -168,7 +168,13 @@ fn kept(policy: &str, recording: &Recording) -> reference::Kept {
 }
 
 /// A recording that no model made, with every channel.
-fn random_plain(block: usize, prompt: usize, (layers, kv_heads): (usize, usize), steps: u32, seed: u64) -> Plain {
+pub(crate) fn random_plain(
+    block: usize,
+    prompt: usize,
+    (layers, kv_heads): (usize, usize),
+    steps: u32,
+    seed: u64,
+) -> Plain {
     let mut rng = Rng::new(seed);
     let steps: Vec<(u32, usize)> = (1..=steps).map(|step| (step, prompt + step as usize)).collect();
     let heads = layers * kv_heads;
@@ -562,6 +568,8 @@ fn a_missing_channel_is_refused_by_its_name() {
         ("expected_attention(50)", "expected_attention"),
         ("kvzip(50)", "repeat_context"),
         ("quest(48,dense=0)", "page_bound"),
+        ("window(50)+retain(5%)", "column_sum"),
+        ("window(50)+recall(16)", "page_bound"),
         ("duo", "head_retrieval"),
         ("razor(least=5)", "head_retrieval"),
         ("lethe(50)", "column_sum"),

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 
 use super::Plain;
 
-type Set = BTreeSet<usize>;
+pub(crate) type Set = BTreeSet<usize>;
 
 /// Kept positions by head and recorded step.
-pub(super) type Kept = Vec<Vec<Set>>;
+pub(crate) type Kept = Vec<Vec<Set>>;
 
 /// The best `count` positions: larger scores first, among equals the lower position.
 fn top(scores: &[(f64, usize)], count: usize) -> Set {
