@@ -215,7 +215,7 @@ fn references_agree_on_real_traces() {
     let conversation = workload("mooncake", 512, &real::mooncake());
     let agent = workload("weka", 64, &real::weka());
     assert!(agent.units.len() > 1000, "{}", agent.units.len());
-    for (workload, sizes) in [(&conversation, [60, 400]), (&agent, [150, 600])] {
+    for (workload, sizes) in [(&conversation, [60, 200]), (&agent, [150, 600])] {
         let sessions = sessions_by_root(workload);
         let trace = Trace::with_sessions(workload, Some(&sessions));
         for text in TEXTS {
