@@ -31,6 +31,7 @@ mod lfu;
 pub(crate) mod list;
 pub mod lru;
 pub mod min;
+pub mod recycle;
 mod rule;
 pub mod s3_fifo;
 pub mod sample;
@@ -93,6 +94,16 @@ pub trait Policy {
 
     /// Whether the block is there.
     fn holds(&self, block: u32) -> bool;
+
+    /// Whether the policy still knows of the block: it is there, or a ghost of it is.
+    fn remembers(&self, block: u32) -> bool {
+        self.holds(block)
+    }
+
+    /// A block other than the evicted one that the last use made the policy forget: a ghost that had to go.
+    fn forgotten(&mut self) -> Option<u32> {
+        None
+    }
 
     /// Takes a block out, without a trace in what the policy remembers of the past; whether it was there.
     fn remove(&mut self, block: u32) -> bool;

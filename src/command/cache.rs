@@ -185,7 +185,11 @@ fn hierarchy(args: &Args, preset: &Preset, trace: &Trace<'_>, scale: Scale) -> R
     let rules = preset.hierarchy(&sizes(text, scale)?, trace.unit_tokens())?;
     let found = tiers::replay(&rules, trace)?;
     talk::note(&format!("{}: {}", preset.name, preset.source));
-    talk::note(&format!("what the columns mean: `kvtoll schema {}`", CACHE_TIERS.name));
+    for name in ["hits", "skipped", "written_blocks", "refused_blocks", "misses"] {
+        if let Some(column) = CACHE_TIERS.column(name) {
+            talk::note(&format!("{name}: {}", column.doc));
+        }
+    }
     cache_tiers(trace.name(), preset.name, &rules, &found)
 }
 

@@ -49,6 +49,8 @@ pub struct S3Fifo {
     most_main: usize,
     lists: Lists<3>,
     state: Vec<u8>,
+    /// The ghost that the last eviction made room for.
+    forgotten: Option<u32>,
 }
 
 impl S3Fifo {
@@ -63,6 +65,7 @@ impl S3Fifo {
             most_main: setting.capacity - most_small,
             lists: Lists::new(),
             state: Vec::new(),
+            forgotten: None,
         }
     }
 
@@ -100,6 +103,7 @@ impl S3Fifo {
                 && let Some(forgotten) = self.lists.pop_oldest(GHOST)
             {
                 self.state[forgotten as usize] = ABSENT;
+                self.forgotten = Some(forgotten).filter(|forgotten| *forgotten != block);
             }
             return Some(block);
         }
@@ -134,6 +138,14 @@ impl Policy for S3Fifo {
 
     fn holds(&self, block: u32) -> bool {
         self.state.get(block as usize).is_some_and(|known| (state(SMALL)..state(GHOST)).contains(known))
+    }
+
+    fn remembers(&self, block: u32) -> bool {
+        self.state.get(block as usize).is_some_and(|known| *known != ABSENT)
+    }
+
+    fn forgotten(&mut self) -> Option<u32> {
+        self.forgotten.take()
     }
 
     fn remove(&mut self, block: u32) -> bool {

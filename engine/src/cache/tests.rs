@@ -145,6 +145,31 @@ proptest! {
     }
 }
 
+/// Numbers that are given back change nothing but the memory that they take.
+#[test]
+fn recycled_numbers_count_the_same() {
+    let hashes: Vec<u64> = real::mooncake().into_iter().flat_map(|row| row.hashes).collect();
+    let scattered: Vec<u64> = hashes.iter().map(|hash| hash.wrapping_mul(0xbf58_476d_1ce4_e5b9)).collect();
+    let mut numbers = Vec::new();
+    Numbers::default().number(&hashes, &mut numbers).unwrap();
+    for text in ["lru", "fifo", "sieve", "s3-fifo"] {
+        for capacity in [0, 1, 2, 15, 3_000] {
+            let start = || Rule::parse(text).unwrap().start(Setting { capacity, unit_tokens: 512 }).unwrap();
+            let (mut wanted, mut policy) = (Counts::default(), start());
+            policy.grow(182_790);
+            touch_all(policy.as_mut(), &numbers, &mut wanted);
+            for hashes in [&hashes, &scattered] {
+                let (mut found, mut policy, mut table) = (Counts::default(), start(), recycle::Recycled::default());
+                for part in hashes.chunks(9_999) {
+                    recycle::touch_hashes(policy.as_mut(), &mut table, part, &mut found);
+                }
+                assert_eq!(found, wanted, "{text} with {capacity} blocks");
+                assert!(table.len() <= 2 * capacity + 1, "{text} with {capacity} blocks: {}", table.len());
+            }
+        }
+    }
+}
+
 /// The stack itself, searched from its top.
 fn slow_distances(uses: &[u32]) -> Vec<Option<u64>> {
     let (mut stack, mut found): (Vec<u32>, Vec<Option<u64>>) = (Vec::new(), Vec::new());
@@ -215,7 +240,7 @@ fn references_agree_on_real_traces() {
     let conversation = workload("mooncake", 512, &real::mooncake());
     let agent = workload("weka", 64, &real::weka());
     assert!(agent.units.len() > 1000, "{}", agent.units.len());
-    for (workload, sizes) in [(&conversation, [60, 400]), (&agent, [150, 600])] {
+    for (workload, sizes) in [(&conversation, [60, 200]), (&agent, [150, 600])] {
         let sessions = sessions_by_root(workload);
         let trace = Trace::with_sessions(workload, Some(&sessions));
         for text in TEXTS {

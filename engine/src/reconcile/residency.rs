@@ -342,7 +342,7 @@ fn actual(number: u32, stretch: &[Event], resident: &mut BTreeSet<u32>) -> Bucke
 
 /// The same pool under LRU.
 struct Replay {
-    cache: Lru<u32>,
+    cache: Lru,
     parents: Vec<Option<u32>>,
     /// The walk that met a block last, so that a chain that bites its tail ends.
     met: Vec<u64>,
