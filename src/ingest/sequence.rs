@@ -83,14 +83,17 @@ impl Streams {
             }
             return;
         };
-        match stream.follow(seq, time_ns, place, &mut |gap| lost(gap, sink)) {
+        let mut gone = Vec::new();
+        let seen = stream.follow(seq, time_ns, place, &mut |gap| gone.push(*gap));
+        match seen {
             Seen::Next => {}
             Seen::Repeated => sink.log(REPEATED, "a message came twice", place.0, place.1),
             Seen::Reordered => sink.log(REORDERED, "a message came after a later one", place.0, place.1),
-            Seen::Restarted => {
-                sink.log(RESTARTED, "the numbers of a publisher begin again", place.0, place.1);
-                late(seq, sink);
-            }
+            Seen::Restarted => sink.log(RESTARTED, "the numbers of a publisher begin again", place.0, place.1),
+        }
+        gone.iter().for_each(|gap| lost(gap, sink));
+        if seen == Seen::Restarted {
+            late(seq, sink);
         }
     }
 

@@ -163,12 +163,12 @@ mod tests {
         let mut lost = Vec::new();
         let mut stream = Stream::new(0, Some(0));
         stream.follow(3, Some(1), 3, &mut |gap| lost.push(*gap));
-        assert_eq!(stream.follow(1, Some(9), 1, &mut |gap| lost.push(*gap)), Seen::Restarted);
+        assert_eq!(stream.follow(0, Some(9), 1, &mut |gap| lost.push(*gap)), Seen::Restarted);
         assert_eq!(lost, [Gap { from: 1, to: 2, place: 3 }]);
         for at in 0..=GAPS as u64 {
             stream.follow(3 + 2 * at, Some(10), at, &mut |gap| lost.push(*gap));
         }
-        assert_eq!(lost[1..], [Gap { from: 2, to: 2, place: 0 }]);
+        assert_eq!(lost[1..], [Gap { from: 1, to: 2, place: 0 }]);
         assert_eq!(stream.into_gaps().map(|gap| gap.count()).sum::<u64>(), GAPS as u64);
     }
 }

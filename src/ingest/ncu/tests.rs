@@ -134,7 +134,7 @@ fn metrics_that_stand_twice_are_counted() {
     assert_eq!((summary.rows_in, summary.rows_out), (2, 2));
     assert_eq!(summary.log.iter().find(|entry| entry.code == "counter_again").unwrap().count, 2);
     assert_eq!(numbers::<UInt64Type>(&bench.store().read(&KERNELS).unwrap(), "dram_read_bytes"), [Some(5), Some(6)]);
-    let error = bench.error("\"ID\",\"Process ID\",\"Kernel Name\",\"Kernel Name\"\n\"0\",\"1\",\"k\",\"l\"\n");
+    let error = Bench::new().error("\"ID\",\"Process ID\",\"Kernel Name\",\"Kernel Name\"\n\"0\",\"1\",\"k\",\"l\"\n");
     assert!(error.to_string().contains("expected each column once, found `Kernel Name` twice"), "{error}");
 }
 

@@ -118,7 +118,7 @@ fn what_stands_twice_is_counted_or_refused() {
     assert_eq!(again, [("counter_again", 1, Some(3))]);
     let kernels = bench.store().read(&KERNELS).unwrap();
     assert_eq!(numbers::<UInt64Type>(&kernels, "dram_read_bytes"), [Some(2048), Some(1024)]);
-    let error = bench.error(format!("{header},agent_id\n1,0,7,k,A,1,1\n"));
+    let error = Bench::new().error(format!("{header},agent_id\n1,0,7,k,A,1,1\n"));
     assert!(error.to_string().contains("expected each column once"), "{error}");
 }
 
