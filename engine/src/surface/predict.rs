@@ -1,0 +1,305 @@
+//! The Gaussian process over the nearest measured points.
+//!
+//! For a query, the covariance of two points is `large + slope * <x, y> + c(|x - y| / length)`, plus the nugget where they
+//! are one point: a constant and a linear trend of hardly any prior, and what is left. Points are taken relative to the
+//! query, so that the trend says nothing about the query itself. Solving for the weights of some 30 neighbours is a
+//! Cholesky factorization of that size.
+
+use super::features::Features;
+use super::shape::Shape;
+use super::Tuning;
+
+/// Prior variance of the constant: any level is as good as another.
+const LEVEL: f64 = 100.0;
+
+/// Two logarithms of efficiency that a surface cannot tell apart.
+const SAME: f64 = 0.01;
+
+/// Buffers of an evaluation, so that many of them allocate nothing.
+#[derive(Debug, Clone, Default)]
+pub struct Scratch {
+    place: Vec<f64>,
+    near: Vec<(f64, usize)>,
+    around: Vec<f64>,
+    matrix: Vec<f64>,
+    weights: Vec<f64>,
+}
+
+/// The points of one key.
+#[derive(Debug, Clone)]
+pub(super) struct Cloud {
+    /// Distinct shapes, sorted.
+    shapes: Vec<Shape>,
+    /// Logarithms of efficiency.
+    values: Vec<f64>,
+    /// The box of the points: the least and the most on each axis.
+    hull: Vec<(f64, f64)>,
+    /// Weights of the axes that have one, with the axis.
+    live: Vec<(usize, f64)>,
+    /// Points by their place on the axis that spreads them most, as rows of weighted coordinates on the live axes; that
+    /// axis comes first.
+    rows: Vec<f64>,
+    /// Which point each of these rows is.
+    order: Vec<usize>,
+}
+
+impl Cloud {
+    /// Points of these shapes and values; equal shapes become one.
+    pub(super) fn new(features: &Features, scales: &[f64], shapes: &[Shape], values: &[f64]) -> Self {
+        let mut sorted: Vec<usize> = (0..shapes.len()).collect();
+        sorted.sort_by_key(|at| shapes[*at]);
+        let (mut distinct, mut means, mut count) = (Vec::<Shape>::new(), Vec::<f64>::new(), 0.0);
+        for at in sorted {
+            if distinct.last() == Some(&shapes[at]) {
+                count += 1.0;
+                if let Some(mean) = means.last_mut() {
+                    *mean += (values[at] - *mean) / count;
+                }
+            } else {
+                distinct.push(shapes[at]);
+                means.push(values[at]);
+                count = 1.0;
+            }
+        }
+        let mut cloud = Self {
+            shapes: distinct,
+            values: means,
+            hull: vec![(f64::INFINITY, f64::NEG_INFINITY); features.len()],
+            live: Vec::new(),
+            rows: Vec::new(),
+            order: Vec::new(),
+        };
+        let mut place = Vec::new();
+        for shape in &cloud.shapes {
+            features.place(shape, &mut place);
+            for ((least, most), at) in cloud.hull.iter_mut().zip(&place) {
+                (*least, *most) = (least.min(*at), most.max(*at));
+            }
+        }
+        cloud.weigh(features, scales);
+        cloud
+    }
+
+    /// Gives the axes other weights.
+    pub(super) fn weigh(&mut self, features: &Features, scales: &[f64]) {
+        let spread = |axis: usize| self.hull[axis].1 - self.hull[axis].0;
+        self.live = (0..scales.len()).filter(|axis| scales[*axis] > 0.0).map(|axis| (axis, scales[axis])).collect();
+        self.live.sort_by(|a, b| (b.1 * spread(b.0)).total_cmp(&(a.1 * spread(a.0))));
+        let (mut place, mut rows) = (Vec::new(), Vec::with_capacity(self.shapes.len() * self.live.len()));
+        for shape in &self.shapes {
+            features.place(shape, &mut place);
+            rows.extend(self.live.iter().map(|(axis, scale)| place[*axis] * scale));
+        }
+        let axes = self.live.len();
+        self.order = (0..self.shapes.len()).collect();
+        if axes > 0 {
+            self.order.sort_by(|a, b| rows[a * axes].total_cmp(&rows[b * axes]));
+        }
+        self.rows = self.order.iter().flat_map(|at| rows[at * axes..(at + 1) * axes].iter().copied()).collect();
+    }
+
+    /// Points.
+    pub(super) fn points(&self) -> impl Iterator<Item = (Shape, f64)> + '_ {
+        self.shapes.iter().copied().zip(self.values.iter().copied())
+    }
+
+    /// The logarithm of the efficiency of a shape, and whether it lies in the box of the points.
+    pub(super) fn predict(
+        &self,
+        features: &Features,
+        tuning: &Tuning,
+        shape: &Shape,
+        but: Option<f64>,
+        scratch: &mut Scratch,
+    ) -> Option<(f64, bool)> {
+        let first = self.shapes.first()?;
+        let skip = but.and_then(|value| {
+            let at = self.shapes.binary_search(shape).ok()?;
+            ((self.values[at] - value).abs() < SAME).then_some(at)
+        });
+        let inside = self.enter(features, shape, scratch) && features.alike(shape, first);
+        self.nearest(tuning.neighbours, skip, scratch);
+        self.weights(tuning, scratch)?;
+        Some((self.blend(scratch), inside))
+    }
+
+    /// The points nearest to a point, without itself.
+    pub(super) fn around(&self, features: &Features, point: usize, count: usize, scratch: &mut Scratch) -> Vec<usize> {
+        self.enter(features, &self.shapes[point], scratch);
+        self.nearest(count, Some(point), scratch);
+        scratch.near.iter().map(|(_, row)| self.order[*row]).collect()
+    }
+
+    /// The shape and value of a point.
+    pub(super) fn point(&self, point: usize) -> (&Shape, f64) {
+        (&self.shapes[point], self.values[point])
+    }
+
+    /// Points.
+    pub(super) fn len(&self) -> usize {
+        self.shapes.len()
+    }
+
+    /// Puts the query's weighted place on the live axes into `scratch`, moved into the box; says whether it was there.
+    fn enter(&self, features: &Features, shape: &Shape, scratch: &mut Scratch) -> bool {
+        let mut place = std::mem::take(&mut scratch.around);
+        features.place(shape, &mut place);
+        let mut inside = true;
+        for ((least, most), at) in self.hull.iter().zip(place.iter_mut()) {
+            let moved = at.max(*least).min(*most);
+            inside &= (moved - *at).abs() < 1e-9;
+            *at = moved;
+        }
+        scratch.place.clear();
+        scratch.place.extend(self.live.iter().map(|(axis, scale)| place[*axis] * scale));
+        scratch.around = place;
+        inside
+    }
+
+    /// The nearest rows to the place in `scratch`, by walking away from it along the first axis until that distance alone
+    /// is too far.
+    fn nearest(&self, count: usize, skip: Option<usize>, scratch: &mut Scratch) {
+        scratch.near.clear();
+        let axes = self.live.len();
+        let Some(&from) = scratch.place.first() else {
+            scratch.near.extend((0..self.order.len()).filter(|row| Some(self.order[*row]) != skip).take(count).map(|row| (0.0, row)));
+            return;
+        };
+        let mut above = self.split(from, axes);
+        let mut below = above;
+        loop {
+            let up = (above < self.order.len()).then(|| self.rows[above * axes] - from);
+            let down = (below > 0).then(|| from - self.rows[(below - 1) * axes]);
+            let (row, gap) = match (up, down) {
+                (Some(up), Some(down)) if up <= down => (above, up),
+                (Some(up), None) => (above, up),
+                (_, Some(down)) => (below - 1, down),
+                (None, None) => return,
+            };
+            let full = scratch.near.len() >= count;
+            if full && scratch.near.last().is_some_and(|worst| gap * gap > worst.0) {
+                return;
+            }
+            if row == above { above += 1 } else { below -= 1 }
+            if Some(self.order[row]) != skip {
+                self.offer(row, count, scratch);
+            }
+        }
+    }
+
+    /// The first row that is not below `from` on the first axis.
+    fn split(&self, from: f64, axes: usize) -> usize {
+        let (mut low, mut high) = (0, self.order.len());
+        while low < high {
+            let middle = usize::midpoint(low, high);
+            if self.rows[middle * axes] < from { low = middle + 1 } else { high = middle }
+        }
+        low
+    }
+
+    /// Keeps a row if it is among the nearest so far.
+    fn offer(&self, row: usize, count: usize, scratch: &mut Scratch) {
+        let axes = self.live.len();
+        let worst = if scratch.near.len() < count { f64::INFINITY } else { scratch.near.last().map_or(0.0, |last| last.0) };
+        let mut distance = 0.0;
+        for (a, b) in self.rows[row * axes..(row + 1) * axes].iter().zip(&scratch.place) {
+            distance += (a - b) * (a - b);
+        }
+        if distance < worst {
+            let at = scratch.near.partition_point(|(known, _)| *known <= distance);
+            scratch.near.insert(at, (distance, row));
+            scratch.near.truncate(count);
+        }
+    }
+
+    /// Weights of the nearest rows; `None` without any.
+    fn weights(&self, tuning: &Tuning, scratch: &mut Scratch) -> Option<()> {
+        let (axes, count) = (self.live.len(), scratch.near.len());
+        if count == 0 {
+            return None;
+        }
+        let Scratch { place, near, around, matrix, weights } = scratch;
+        around.clear();
+        for (_, row) in near.iter() {
+            around.extend(self.rows[row * axes..(row + 1) * axes].iter().zip(place.iter()).map(|(a, b)| a - b));
+        }
+        weigh(tuning, axes, count, around, (matrix, weights));
+        Some(())
+    }
+
+    /// The weighted mean of the nearest values.
+    fn blend(&self, scratch: &Scratch) -> f64 {
+        let value = |row: usize| self.values[self.order[row]];
+        let mean = scratch.near.iter().map(|(_, row)| value(*row)).sum::<f64>() / scratch.near.len() as f64;
+        let moved = scratch.near.iter().zip(&scratch.weights).map(|((_, row), weight)| weight * (value(*row) - mean));
+        mean + moved.sum::<f64>()
+    }
+}
+
+/// Weights of `count` points around a query, whose places relative to it are rows of `axes` coordinates.
+pub(super) fn weigh(
+    tuning: &Tuning,
+    axes: usize,
+    count: usize,
+    around: &[f64],
+    (matrix, weights): (&mut Vec<f64>, &mut Vec<f64>),
+) {
+    let inverse = 1.0 / tuning.length;
+    matrix.clear();
+    matrix.resize(count * count, 0.0);
+    weights.clear();
+    for i in 0..count {
+        let a = &around[i * axes..(i + 1) * axes];
+        for j in 0..=i {
+            let b = &around[j * axes..(j + 1) * axes];
+            let (mut square, mut dot) = (0.0, 0.0);
+            for (x, y) in a.iter().zip(b) {
+                square += (x - y) * (x - y);
+                dot += x * y;
+            }
+            let nugget = if i == j { tuning.nugget } else { 0.0 };
+            let alike = covariance(tuning.smoothness, square.sqrt() * inverse);
+            matrix[i * count + j] = LEVEL + tuning.slope * dot + alike + nugget;
+        }
+        let distance = a.iter().map(|x| x * x).sum::<f64>().sqrt();
+        weights.push(LEVEL + covariance(tuning.smoothness, distance * inverse));
+    }
+    solve(matrix, weights);
+}
+
+/// Covariance at a distance.
+fn covariance(smoothness: u8, distance: f64) -> f64 {
+    match smoothness {
+        0 => (-distance).exp(),
+        1 => {
+            let scaled = 3.0_f64.sqrt() * distance;
+            (1.0 + scaled) * (-scaled).exp()
+        }
+        _ => {
+            let scaled = 5.0_f64.sqrt() * distance;
+            (1.0 + scaled + scaled * scaled / 3.0) * (-scaled).exp()
+        }
+    }
+}
+
+/// Solves `matrix * x = right` in place by Cholesky; of the matrix only the lower half is read.
+fn solve(matrix: &mut [f64], right: &mut [f64]) {
+    let n = right.len();
+    for i in 0..n {
+        for j in 0..=i {
+            let (before, row) = matrix.split_at(i * n);
+            let other = if j < i { &before[j * n..j * n + j] } else { &row[..j] };
+            let dot: f64 = row[..j].iter().zip(other).map(|(a, b)| a * b).sum();
+            let left = matrix[i * n + j] - dot;
+            matrix[i * n + j] = if i == j { left.max(1e-12).sqrt() } else { left / matrix[j * n + j] };
+        }
+    }
+    for i in 0..n {
+        let dot: f64 = (0..i).map(|t| matrix[i * n + t] * right[t]).sum();
+        right[i] = (right[i] - dot) / matrix[i * n + i];
+    }
+    for i in (0..n).rev() {
+        let dot: f64 = (i + 1..n).map(|t| matrix[t * n + i] * right[t]).sum();
+        right[i] = (right[i] - dot) / matrix[i * n + i];
+    }
+}
