@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 use engine::error::Result;
 
 use crate::command::{
-    Exit, check, explain, ingest, inspect, list, query, reconcile, replay, report, run, schema, validate,
+    Exit, calibrate, check, explain, ingest, inspect, list, query, reconcile, replay, report, run, schema, validate,
 };
 
 /// What this traffic would cost under another KV policy, on another memory hierarchy.
@@ -37,6 +37,8 @@ pub enum Command {
     Replay(replay::Args),
     /// Hold captured kernels, accesses, KV events and steps against the model
     Reconcile(Box<reconcile::Args>),
+    /// Turn measured operations into efficiency surfaces
+    Calibrate(calibrate::Args),
     /// Hold predictions against measurements
     Validate(validate::Args),
     /// Ask a named question, or any in SQL
@@ -64,6 +66,7 @@ pub fn dispatch(cli: &Cli) -> Result<Exit> {
         Command::Check(args) => check::run(args),
         Command::Replay(args) => replay::run(args),
         Command::Reconcile(args) => reconcile::run(args),
+        Command::Calibrate(args) => calibrate::run(args),
         Command::Validate(args) => validate::run(args),
         Command::Query(args) => query::run(args),
         Command::Report(args) => report::run(args),

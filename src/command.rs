@@ -1,6 +1,7 @@
 //! One file per command. A command reads its arguments, calls the parts, and says what happened: data to standard output,
 //! everything else to standard error.
 
+pub mod calibrate;
 pub mod check;
 pub mod explain;
 pub mod ingest;

@@ -50,7 +50,8 @@ impl Features {
 
     /// Weights of the axes.
     pub(super) fn scales(&self, tuning: &Tuning) -> Vec<f64> {
-        let weight = |name: &str| tuning.scales.iter().find(|(known, _)| known == name).map_or(0.0, |(_, scale)| *scale);
+        let weight =
+            |name: &str| tuning.scales.iter().find(|(known, _)| known == name).map_or(0.0, |(_, scale)| *scale);
         self.names().map(weight).collect()
     }
 

@@ -114,7 +114,7 @@ pub fn fit(op: &str, rows: &Rows, peaks: Peaks) -> Result<Fitted> {
     let tuning = tune(&kept, &values, &features);
     let values: Vec<f64> = values.iter().map(|value| (value / STEP).round() * STEP).collect();
     let mut surface = Surface::new(op, &kept, &values, peaks, tuning);
-    let logarithms = left_out(&surface, STATED);
+    let logarithms: Vec<f64> = left_out(&surface, STATED).into_iter().map(|(_, log)| log).collect();
     let mut sorted: Vec<f64> = logarithms.iter().copied().filter(|log| log.is_finite()).collect();
     sorted.sort_by(f64::total_cmp);
     let bias = quantile(&sorted, 0.5);
@@ -123,19 +123,19 @@ pub fn fit(op: &str, rows: &Rows, peaks: Peaks) -> Result<Fitted> {
     Ok(Fitted { surface, rows: rows.len(), impossible: rows.len() - kept.len(), errors: errors(&centred) })
 }
 
-/// Logarithms of predicted over measured time for up to `most` points of a surface, each predicted from all others.
-pub fn left_out(surface: &Surface, most: usize) -> Vec<f64> {
+/// Logarithms of predicted over measured time for up to `most` points of a surface, each predicted from all others, with
+/// the group of each; not a number where nothing is left to predict from.
+pub fn left_out(surface: &Surface, most: usize) -> Vec<(usize, f64)> {
     let mut scratch = Scratch::default();
-    let clouds = surface.groups.iter().map(|(_, cloud)| cloud.len());
-    let predicted = sample(clouds, most).into_iter().map(|(group, point)| {
-        let (shape, value) = surface.groups[group].1.point(point);
-        let shape = *shape;
-        let found = surface.evaluate_without(group, &shape, value, &mut scratch)?;
-        let key = &surface.groups[group].0;
-        let measured = work(&surface.op, key, &shape).roofline_ns(&surface.peaks) / value.exp();
-        Some((found.time_ns / measured).ln())
+    let sizes = surface.groups.iter().map(|(_, cloud)| cloud.len());
+    let predicted = sample(sizes, most).into_iter().map(|(group, point)| {
+        let (key, cloud) = &surface.groups[group];
+        let (shape, value) = cloud.point(point);
+        let measured = work(&surface.op, key, shape).roofline_ns(&surface.peaks) / value.exp();
+        let found = surface.evaluate_without(group, shape, value, &mut scratch);
+        (group, found.map_or(f64::NAN, |found| (found.time_ns / measured).ln()))
     });
-    predicted.map(|log| log.unwrap_or(f64::NAN)).collect()
+    predicted.collect()
 }
 
 /// Up to `most` points of groups of such sizes, as (group, point), chosen by a hash of their position.
@@ -207,7 +207,8 @@ impl Trial {
         if live.is_empty() {
             return f64::INFINITY;
         }
-        let mut logs: Vec<f64> = cases.iter().map(|case| self.miss(case, &live, buffers)).filter(|log| log.is_finite()).collect();
+        let mut logs: Vec<f64> =
+            cases.iter().map(|case| self.miss(case, &live, buffers)).filter(|log| log.is_finite()).collect();
         logs.sort_by(f64::total_cmp);
         let bias = quantile(&logs, 0.5);
         let mut size: Vec<f64> = logs.iter().map(|log| (log - bias).exp_m1().abs()).collect();
@@ -238,7 +239,8 @@ impl Trial {
         }
         predict::weigh(&self.rest, live.len(), count, weighted, (matrix, weights));
         let mean = near.iter().map(|(_, at)| case.values[*at]).sum::<f64>() / count as f64;
-        let moved: f64 = near.iter().zip(weights.iter()).map(|((_, at), weight)| weight * (case.values[*at] - mean)).sum();
+        let moved: f64 =
+            near.iter().zip(weights.iter()).map(|((_, at), weight)| weight * (case.values[*at] - mean)).sum();
         // The time goes down as the efficiency goes up.
         case.value - (mean + moved)
     }
@@ -248,8 +250,15 @@ impl Trial {
 fn tune(rows: &Rows, values: &[f64], features: &Features) -> Tuning {
     let lengths = features.lengths();
     let scales: Vec<f64> = (0..features.len()).map(|axis| f64::from(u8::from(axis < lengths))).collect();
-    let rest =
-        Tuning { scales: Vec::new(), neighbours: 24, length: 4.0, nugget: 1e-3, slope: 0.3, smoothness: 1, offset: 0.0 };
+    let rest = Tuning {
+        scales: Vec::new(),
+        neighbours: 24,
+        length: 4.0,
+        nugget: 1e-3,
+        slope: 0.3,
+        smoothness: 1,
+        offset: 0.0,
+    };
     let mut trial = Trial { scales, rest };
     let mut clouds: Vec<Cloud> = rows
         .by_key()
@@ -297,7 +306,8 @@ fn pass(trial: &mut Trial, loss: &dyn Fn(&Trial) -> f64) {
     };
     for axis in 0..trial.scales.len() {
         let now = trial.scales[axis];
-        let others = if now == 0.0 { vec![0.3, 1.0, 2.0] } else { [2.0, 0.5, 4.0, 0.0, 1.4, 0.7].map(|f| f * now).to_vec() };
+        let others =
+            if now == 0.0 { vec![0.3, 1.0, 2.0] } else { [2.0, 0.5, 4.0, 0.0, 1.4, 0.7].map(|f| f * now).to_vec() };
         for scale in others {
             attempt(trial, &|trial| trial.scales[axis] = scale);
         }

@@ -5,9 +5,9 @@
 //! query, so that the trend says nothing about the query itself. Solving for the weights of some 30 neighbours is a
 //! Cholesky factorization of that size.
 
+use super::Tuning;
 use super::features::Features;
 use super::shape::Shape;
-use super::Tuning;
 
 /// Prior variance of the constant: any level is as good as another.
 const LEVEL: f64 = 100.0;
@@ -162,7 +162,9 @@ impl Cloud {
         scratch.near.clear();
         let axes = self.live.len();
         let Some(&from) = scratch.place.first() else {
-            scratch.near.extend((0..self.order.len()).filter(|row| Some(self.order[*row]) != skip).take(count).map(|row| (0.0, row)));
+            scratch.near.extend(
+                (0..self.order.len()).filter(|row| Some(self.order[*row]) != skip).take(count).map(|row| (0.0, row)),
+            );
             return;
         };
         let mut above = self.split(from, axes);
@@ -180,7 +182,11 @@ impl Cloud {
             if full && scratch.near.last().is_some_and(|worst| gap * gap > worst.0) {
                 return;
             }
-            if row == above { above += 1 } else { below -= 1 }
+            if row == above {
+                above += 1
+            } else {
+                below -= 1
+            }
             if Some(self.order[row]) != skip {
                 self.offer(row, count, scratch);
             }
@@ -200,7 +206,8 @@ impl Cloud {
     /// Keeps a row if it is among the nearest so far.
     fn offer(&self, row: usize, count: usize, scratch: &mut Scratch) {
         let axes = self.live.len();
-        let worst = if scratch.near.len() < count { f64::INFINITY } else { scratch.near.last().map_or(0.0, |last| last.0) };
+        let worst =
+            if scratch.near.len() < count { f64::INFINITY } else { scratch.near.last().map_or(0.0, |last| last.0) };
         let mut distance = 0.0;
         for (a, b) in self.rows[row * axes..(row + 1) * axes].iter().zip(&scratch.place) {
             distance += (a - b) * (a - b);

@@ -143,13 +143,13 @@ fn gemm(key: &Key, shape: &Shape) -> Work {
 
 /// Tokens that a token attends to, in mean over `new` tokens after `past`.
 fn attended(new: f64, past: f64, window: f64) -> f64 {
-    let mean = past + (new + 1.0) / 2.0;
+    let mean = past + f64::midpoint(new, 1.0);
     if window <= 0.0 || past + new <= window {
         return mean;
     }
     // The first tokens see all that is before them until the window is full.
     let growing = (window - past).clamp(0.0, new);
-    (growing * (past + (growing + 1.0) / 2.0) + (new - growing) * window) / new.max(1.0)
+    (growing * (past + f64::midpoint(growing, 1.0)) + (new - growing) * window) / new.max(1.0)
 }
 
 /// Decoding, prompts, or a batch with both: queries and outputs in 16 bits, KV read once per request.
@@ -213,8 +213,8 @@ fn latent_module(key: &Key, shape: &Shape) -> Work {
     let heads = shape.real(Dim::QueryHeads).max(1.0);
     let tokens = shape.real(Dim::Batch) * shape.real(Dim::NewTokens);
     let (weight, width) = format(&key.weight_dtype);
-    let weights = HIDDEN * (QUERY + LATENT + ROPE)
-        + heads * (QUERY * (HEAD + ROPE) + LATENT * 2.0 * HEAD + HEAD * HIDDEN);
+    let weights =
+        HIDDEN * (QUERY + LATENT + ROPE) + heads * (QUERY * (HEAD + ROPE) + LATENT * 2.0 * HEAD + HEAD * HIDDEN);
     Work {
         bytes: kernel.bytes + weights * weight + tokens * HIDDEN * 4.0,
         flops: kernel.flops + 2.0 * tokens * weights,
