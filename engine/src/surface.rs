@@ -29,7 +29,7 @@ pub use exchange::across_nodes;
 pub use fit::{Errors, Fitted, STEP, errors, fit, left_out};
 pub use grid::Grid;
 pub use predict::Scratch;
-pub use shape::{Dim, Key, Rows, Shape};
+pub use shape::{Dim, Key, Rows, Shape, pool};
 pub use work::{Peaks, Work, work};
 
 use features::Features;

@@ -6,7 +6,7 @@ use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::{DataType, Float64Type, UInt32Type, UInt64Type};
 use engine::error::{Error, Result};
 use engine::schema::captured::OP_TIMINGS;
-use engine::surface::{Dim, Key, Rows, Shape};
+use engine::surface::{Dim, Key, Rows, Shape, pool};
 
 use crate::ingest;
 
@@ -84,6 +84,8 @@ fn add(batch: &RecordBatch, found: &mut Found) -> Result<()> {
     let texts = |name: &str| column(name)?.as_string_opt::<i32>().ok_or_else(|| missing(name));
     let dims: Vec<(Dim, Lengths<'_>)> = Dim::ALL
         .into_iter()
+        // The width of elements follows from the number format.
+        .filter(|dim| *dim != Dim::ElementBytes)
         .map(|dim| {
             let column = column(dim.column())?;
             let lengths = match column.data_type() {
@@ -121,7 +123,8 @@ fn add(batch: &RecordBatch, found: &mut Found) -> Result<()> {
             }
         }
         let shape = dims.iter().fold(Shape::default(), |shape, (dim, lengths)| shape.with(*dim, lengths.get(row)));
-        measured.rows.push(&Key::of(of_key), shape, latency.value(row));
+        let (key, shape) = pool(&measured.op, Key::of(of_key), shape);
+        measured.rows.push(&key, shape, latency.value(row));
     }
     Ok(())
 }

@@ -273,7 +273,9 @@ fn tune(rows: &Rows, values: &[f64], features: &Features) -> Tuning {
     let mut found = cases(features, &clouds);
     let mut best = (trial.loss(&found, &mut buffers.borrow_mut()), trial.clone());
     for _ in 0..PASSES {
-        pass(&mut trial, &|trial| trial.loss(&found, &mut buffers.borrow_mut()));
+        // Few rows tell little apart, and what they seem to say is chance.
+        let least_gain = 1.0 / found.len().max(1) as f64;
+        pass(&mut trial, least_gain, &|trial| trial.loss(&found, &mut buffers.borrow_mut()));
         for cloud in &mut clouds {
             cloud.weigh(features, &trial.scales);
         }
@@ -292,14 +294,14 @@ fn tune(rows: &Rows, values: &[f64], features: &Features) -> Tuning {
     Tuning { scales: named, ..rest }
 }
 
-/// Changes each number in turn to what has the least loss.
-fn pass(trial: &mut Trial, loss: &dyn Fn(&Trial) -> f64) {
+/// Changes each number in turn to what has the least loss, where that is worth it.
+fn pass(trial: &mut Trial, least_gain: f64, loss: &dyn Fn(&Trial) -> f64) {
     let mut least = loss(trial);
     let mut attempt = |trial: &mut Trial, change: &dyn Fn(&mut Trial)| {
         let mut changed = trial.clone();
         change(&mut changed);
         let found = loss(&changed);
-        if found < least - 1e-3 {
+        if found < least - least_gain {
             least = found;
             *trial = changed;
         }

@@ -183,9 +183,9 @@ impl Cloud {
                 return;
             }
             if row == above {
-                above += 1
+                above += 1;
             } else {
-                below -= 1
+                below -= 1;
             }
             if Some(self.order[row]) != skip {
                 self.offer(row, count, scratch);

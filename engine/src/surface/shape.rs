@@ -49,11 +49,13 @@ pub enum Dim {
     Sms,
     /// Bytes of a collective's message, per device.
     MessageBytes,
+    /// Bytes of an element of that message: what is left of its number format ([`pool`]).
+    ElementBytes,
 }
 
 impl Dim {
     /// Each of them, in the order of the table.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::Batch,
         Self::NewTokens,
         Self::PastTokens,
@@ -76,9 +78,10 @@ impl Dim {
         Self::Nodes,
         Self::Sms,
         Self::MessageBytes,
+        Self::ElementBytes,
     ];
 
-    /// The column of `op_timings`.
+    /// The column of `op_timings`, which has all but the last.
     pub fn column(self) -> &'static str {
         match self {
             Self::Batch => "batch",
@@ -103,6 +106,7 @@ impl Dim {
             Self::Nodes => "nodes",
             Self::Sms => "sms",
             Self::MessageBytes => "message_bytes",
+            Self::ElementBytes => "element_bytes",
         }
     }
 }
@@ -180,6 +184,31 @@ impl Key {
         let [version, kernel_source, backend, distribution, model, dtype, kv_dtype, weight_dtype] =
             texts.map(str::to_owned);
         Self { version, kernel_source, backend, distribution, model, dtype, kv_dtype, weight_dtype }
+    }
+}
+
+/// Sorts out what keys of `op_timings` leave open.
+///
+/// What a collective moves are bytes: its number format becomes the width of an element, an axis like the others, so that
+/// one format's measurements stand in for the holes of another. An exchange among experts that gives no multiprocessors
+/// away is the low-latency kernel, and another operation than the one that does.
+pub fn pool(op: &str, mut key: Key, shape: Shape) -> (Key, Shape) {
+    match op {
+        "all_reduce" | "all_gather" | "reduce_scatter" | "all_to_all" => {
+            let width = match key.dtype.as_str() {
+                "int8" | "uint8" | "fp8" => 1,
+                "half" | "float16" | "fp16" | "bfloat16" | "bf16" => 2,
+                "float" | "float32" | "fp32" => 4,
+                _ => return (key, shape),
+            };
+            key.dtype.clear();
+            (key, shape.with(Dim::ElementBytes, width))
+        }
+        "moe_dispatch" | "moe_combine" if key.backend.is_empty() => {
+            (if shape.get(Dim::Sms) == 0 { "low_latency" } else { "normal" }).clone_into(&mut key.backend);
+            (key, shape)
+        }
+        _ => (key, shape),
     }
 }
 
