@@ -23,6 +23,7 @@ mod fit;
 mod grid;
 mod predict;
 mod shape;
+mod tree;
 mod work;
 
 pub use exchange::across_nodes;

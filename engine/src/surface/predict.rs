@@ -8,6 +8,7 @@
 use super::Tuning;
 use super::features::Features;
 use super::shape::Shape;
+use super::tree::Tree;
 
 /// Prior variance of the constant: any level is as good as another.
 const LEVEL: f64 = 100.0;
@@ -36,11 +37,8 @@ pub(super) struct Cloud {
     hull: Vec<(f64, f64)>,
     /// Weights of the axes that have one, with the axis.
     live: Vec<(usize, f64)>,
-    /// Points by their place on the axis that spreads them most, as rows of weighted coordinates on the live axes; that
-    /// axis comes first.
-    rows: Vec<f64>,
-    /// Which point each of these rows is.
-    order: Vec<usize>,
+    /// The points by weighted coordinates on those axes.
+    tree: Tree,
 }
 
 impl Cloud {
@@ -66,8 +64,7 @@ impl Cloud {
             values: means,
             hull: vec![(f64::INFINITY, f64::NEG_INFINITY); features.len()],
             live: Vec::new(),
-            rows: Vec::new(),
-            order: Vec::new(),
+            tree: Tree::default(),
         };
         let mut place = Vec::new();
         for shape in &cloud.shapes {
@@ -82,20 +79,13 @@ impl Cloud {
 
     /// Gives the axes other weights.
     pub(super) fn weigh(&mut self, features: &Features, scales: &[f64]) {
-        let spread = |axis: usize| self.hull[axis].1 - self.hull[axis].0;
         self.live = (0..scales.len()).filter(|axis| scales[*axis] > 0.0).map(|axis| (axis, scales[axis])).collect();
-        self.live.sort_by(|a, b| (b.1 * spread(b.0)).total_cmp(&(a.1 * spread(a.0))));
         let (mut place, mut rows) = (Vec::new(), Vec::with_capacity(self.shapes.len() * self.live.len()));
         for shape in &self.shapes {
             features.place(shape, &mut place);
             rows.extend(self.live.iter().map(|(axis, scale)| place[*axis] * scale));
         }
-        let axes = self.live.len();
-        self.order = (0..self.shapes.len()).collect();
-        if axes > 0 {
-            self.order.sort_by(|a, b| rows[a * axes].total_cmp(&rows[b * axes]));
-        }
-        self.rows = self.order.iter().flat_map(|at| rows[at * axes..(at + 1) * axes].iter().copied()).collect();
+        self.tree = Tree::new(&rows, self.live.len(), self.shapes.len());
     }
 
     /// Points.
@@ -118,7 +108,7 @@ impl Cloud {
             ((self.values[at] - value).abs() < SAME).then_some(at)
         });
         let inside = self.enter(features, shape, scratch) && features.alike(shape, first);
-        self.nearest(tuning.neighbours, skip, scratch);
+        self.tree.nearest(&scratch.place, tuning.neighbours, skip, &mut scratch.near);
         self.weights(tuning, scratch)?;
         Some((self.blend(scratch), inside))
     }
@@ -126,8 +116,8 @@ impl Cloud {
     /// The points nearest to a point, without itself.
     pub(super) fn around(&self, features: &Features, point: usize, count: usize, scratch: &mut Scratch) -> Vec<usize> {
         self.enter(features, &self.shapes[point], scratch);
-        self.nearest(count, Some(point), scratch);
-        scratch.near.iter().map(|(_, row)| self.order[*row]).collect()
+        self.tree.nearest(&scratch.place, count, Some(point), &mut scratch.near);
+        scratch.near.iter().map(|(_, row)| self.tree.point(*row)).collect()
     }
 
     /// The shape and value of a point.
@@ -156,69 +146,6 @@ impl Cloud {
         inside
     }
 
-    /// The nearest rows to the place in `scratch`, by walking away from it along the first axis until that distance alone
-    /// is too far.
-    fn nearest(&self, count: usize, skip: Option<usize>, scratch: &mut Scratch) {
-        scratch.near.clear();
-        let axes = self.live.len();
-        let Some(&from) = scratch.place.first() else {
-            scratch.near.extend(
-                (0..self.order.len()).filter(|row| Some(self.order[*row]) != skip).take(count).map(|row| (0.0, row)),
-            );
-            return;
-        };
-        let mut above = self.split(from, axes);
-        let mut below = above;
-        loop {
-            let up = (above < self.order.len()).then(|| self.rows[above * axes] - from);
-            let down = (below > 0).then(|| from - self.rows[(below - 1) * axes]);
-            let (row, gap) = match (up, down) {
-                (Some(up), Some(down)) if up <= down => (above, up),
-                (Some(up), None) => (above, up),
-                (_, Some(down)) => (below - 1, down),
-                (None, None) => return,
-            };
-            let full = scratch.near.len() >= count;
-            if full && scratch.near.last().is_some_and(|worst| gap * gap > worst.0) {
-                return;
-            }
-            if row == above {
-                above += 1;
-            } else {
-                below -= 1;
-            }
-            if Some(self.order[row]) != skip {
-                self.offer(row, count, scratch);
-            }
-        }
-    }
-
-    /// The first row that is not below `from` on the first axis.
-    fn split(&self, from: f64, axes: usize) -> usize {
-        let (mut low, mut high) = (0, self.order.len());
-        while low < high {
-            let middle = usize::midpoint(low, high);
-            if self.rows[middle * axes] < from { low = middle + 1 } else { high = middle }
-        }
-        low
-    }
-
-    /// Keeps a row if it is among the nearest so far.
-    fn offer(&self, row: usize, count: usize, scratch: &mut Scratch) {
-        let axes = self.live.len();
-        let worst =
-            if scratch.near.len() < count { f64::INFINITY } else { scratch.near.last().map_or(0.0, |last| last.0) };
-        let mut distance = 0.0;
-        for (a, b) in self.rows[row * axes..(row + 1) * axes].iter().zip(&scratch.place) {
-            distance += (a - b) * (a - b);
-        }
-        if distance < worst {
-            let at = scratch.near.partition_point(|(known, _)| *known <= distance);
-            scratch.near.insert(at, (distance, row));
-            scratch.near.truncate(count);
-        }
-    }
-
     /// Weights of the nearest rows; `None` without any.
     fn weights(&self, tuning: &Tuning, scratch: &mut Scratch) -> Option<()> {
         let (axes, count) = (self.live.len(), scratch.near.len());
@@ -228,7 +155,7 @@ impl Cloud {
         let Scratch { place, near, around, matrix, weights } = scratch;
         around.clear();
         for (_, row) in near.iter() {
-            around.extend(self.rows[row * axes..(row + 1) * axes].iter().zip(place.iter()).map(|(a, b)| a - b));
+            around.extend(self.tree.row(*row).iter().zip(place.iter()).map(|(a, b)| a - b));
         }
         weigh(tuning, axes, count, around, (matrix, weights));
         Some(())
@@ -236,7 +163,7 @@ impl Cloud {
 
     /// The weighted mean of the nearest values.
     fn blend(&self, scratch: &Scratch) -> f64 {
-        let value = |row: usize| self.values[self.order[row]];
+        let value = |row: usize| self.values[self.tree.point(row)];
         let mean = scratch.near.iter().map(|(_, row)| value(*row)).sum::<f64>() / scratch.near.len() as f64;
         let moved = scratch.near.iter().zip(&scratch.weights).map(|((_, row), weight)| weight * (value(*row) - mean));
         mean + moved.sum::<f64>()

@@ -282,3 +282,34 @@ fn an_empty_group_or_an_odd_shape_does_not_panic() {
     assert!((found.time_ns / 50_000.0 - 1.0).abs() < 0.005, "{found:?}");
     assert_eq!(fitted.errors.rows, 0);
 }
+
+#[test]
+fn the_nearest_points_are_those_of_a_plain_search() {
+    let mut state = 7_u64;
+    let mut draw = |steps: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((state >> 33) % steps) as f64
+    };
+    // Few distinct coordinates, as on a grid, and many.
+    for steps in [4, 1000] {
+        for axes in [1, 2, 5] {
+            let points: Vec<f64> = (0..400 * axes).map(|_| draw(steps)).collect();
+            let tree = tree::Tree::new(&points, axes, 400);
+            for skip in [None, Some(3), Some(399)] {
+                let place: Vec<f64> = (0..axes).map(|_| draw(steps) + 0.25).collect();
+                let mut near = Vec::new();
+                tree.nearest(&place, 20, skip, &mut near);
+                let distance = |point: usize| -> f64 {
+                    let row = &points[point * axes..(point + 1) * axes];
+                    row.iter().zip(&place).map(|(a, b)| (a - b) * (a - b)).sum()
+                };
+                let mut all: Vec<f64> = (0..400).filter(|point| Some(*point) != skip).map(distance).collect();
+                all.sort_by(f64::total_cmp);
+                let found: Vec<f64> = near.iter().map(|(distance, _)| *distance).collect();
+                assert_eq!(found, all[..20]);
+                assert!(near.iter().all(|(far, row)| (distance(tree.point(*row)) - *far).abs() < 1e-9));
+                assert!(near.iter().all(|(_, row)| Some(tree.point(*row)) != skip));
+            }
+        }
+    }
+}
