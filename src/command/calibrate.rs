@@ -131,3 +131,6 @@ fn tell(written: &[Written]) {
         ));
     }
 }
+
+#[cfg(test)]
+mod tests;
