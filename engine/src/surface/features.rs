@@ -87,6 +87,7 @@ fn products(op: &str) -> &'static [Product] {
         "mla_generation" | "mla_context" | "mla_generation_module" | "mla_context_module" => LATENT,
         "gemm" => GEMM,
         "moe" => EXPERTS,
+        "all_reduce" | "all_gather" | "reduce_scatter" | "all_to_all" => COLLECTIVE,
         _ => &[],
     }
 }
@@ -143,6 +144,9 @@ static GEMM: &[Product] = &[
     ("between_powers", |s, _| s.real(Dim::M).max(1.0).log2().fract()),
     ("factors_of_two", |s, _| f64::from(s.get(Dim::M).trailing_zeros().min(7))),
 ];
+
+/// Libraries choose their protocol by the piece that each device sends.
+static COLLECTIVE: &[Product] = &[("piece", |s, _| log(s.real(Dim::MessageBytes) / s.real(Dim::Devices).max(1.0)))];
 
 static EXPERTS: &[Product] = &[
     ("pairs", |s, _| log(s.real(Dim::NewTokens) * s.real(Dim::ActiveExperts))),
