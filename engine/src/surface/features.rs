@@ -104,7 +104,7 @@ fn context(shape: &Shape) -> f64 {
 static ATTENTION: &[Product] = &[
     ("batch_kv_heads", |s, _| log(s.real(Dim::Batch) * s.real(Dim::KvHeads))),
     ("batch_heads", |s, _| log(s.real(Dim::Batch) * s.real(Dim::QueryHeads))),
-    ("heads_per_kv_head", |s, _| log(s.real(Dim::QueryHeads) / s.real(Dim::KvHeads).max(1.0))),
+    ("heads_per_kv_head", |s, _| log(group(s))),
     ("context", |s, _| log(context(s))),
     ("kv_elements", |s, _| log(s.real(Dim::Batch) * s.real(Dim::KvHeads) * context(s))),
     ("multi_head", |s, _| f64::from(u8::from(s.get(Dim::QueryHeads) == s.get(Dim::KvHeads)))),
@@ -112,7 +112,17 @@ static ATTENTION: &[Product] = &[
         let new = s.real(Dim::NewTokens).max(1.0);
         log(s.real(Dim::Batch) * s.real(Dim::QueryHeads) * context(s) * new)
     }),
+    // Kernels pack the query heads of a KV head into tiles of 8, or of powers of two.
+    ("tiles_of_8_heads", |s, _| log((group(s) / 8.0).ceil())),
+    ("packed_heads", |s, _| log(group(s)).ceil()),
+    ("filled_kv_heads", |s, p| filled(s.real(Dim::Batch) * s.real(Dim::KvHeads) / p)),
+    ("waves_kv_heads", |s, p| log((s.real(Dim::Batch) * s.real(Dim::KvHeads) / p).ceil())),
 ];
+
+/// Query heads of a KV head.
+fn group(shape: &Shape) -> f64 {
+    shape.real(Dim::QueryHeads) / shape.real(Dim::KvHeads).max(1.0)
+}
 
 static LATENT: &[Product] = &[
     ("batch_heads", |s, _| log(s.real(Dim::Batch) * s.real(Dim::QueryHeads))),
