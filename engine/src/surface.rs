@@ -143,6 +143,14 @@ impl Surface {
         self.groups.get(group).into_iter().flat_map(|(_, cloud)| cloud.points())
     }
 
+    /// The values that a length has among the measured shapes of a group, in rising order.
+    pub fn lengths(&self, group: usize, dim: Dim) -> Vec<u64> {
+        let mut values: Vec<u64> = self.points(group).map(|(shape, _)| shape.get(dim)).collect();
+        values.sort_unstable();
+        values.dedup();
+        values
+    }
+
     /// The time of an operation of this shape; `None` without a group of this number or without a roofline.
     pub fn evaluate(&self, group: usize, shape: &Shape, scratch: &mut Scratch) -> Option<Estimate> {
         self.estimate(group, shape, None, scratch)

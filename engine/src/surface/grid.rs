@@ -8,7 +8,7 @@ use super::shape::{Dim, Shape};
 use super::{Ground, Surface};
 
 /// Times over batch and past tokens.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Grid {
     batches: Vec<f64>,
     contexts: Vec<f64>,
@@ -42,6 +42,13 @@ impl Grid {
     /// Nanoseconds of one operation, and what they rest on. Beyond the last node the last slope goes on, below the first
     /// the first time stays.
     pub fn time(&self, batch: f64, context: f64) -> (f64, Ground) {
+        let (time, ground, _) = self.at(batch, context);
+        (time, ground)
+    }
+
+    /// The same with the number of the cell between the nodes: times of one batch are linear in the context as long as it
+    /// stays the same.
+    pub fn at(&self, batch: f64, context: f64) -> (f64, Ground, u64) {
         let ((row, up), (column, right)) = (place(&self.batches, batch), place(&self.contexts, context));
         let width = self.contexts.len();
         let next_row = (row + 1).min(self.batches.len() - 1);
@@ -51,7 +58,14 @@ impl Grid {
         let [a, b, c, d] = corners.map(|at| self.times[at]);
         let time = (a + (b - a) * right) * (1.0 - up) + (c + (d - c) * right) * up;
         let beyond = up > 1.0 || right > 1.0 || corners.iter().any(|at| self.extrapolated[*at]);
-        (time.max(0.0), if beyond { Ground::Extrapolated } else { Ground::Calibrated })
+        // Below the first node times stand still, which is a cell of its own.
+        let cell = (row * width + column) as u64 * 2 + u64::from(context >= self.contexts[0]);
+        (time.max(0.0), if beyond { Ground::Extrapolated } else { Ground::Calibrated }, cell)
+    }
+
+    /// Whether all of its nodes are measured shapes or lie between them.
+    pub fn ground(&self) -> Ground {
+        if self.extrapolated.iter().any(|beyond| *beyond) { Ground::Extrapolated } else { Ground::Calibrated }
     }
 }
 
