@@ -47,7 +47,7 @@ pub enum Command {
     Report(report::Args),
     /// Ingest, replay and report in one go
     Run(run::Args),
-    /// List models, machines, policies, formats, queries, prices or engines
+    /// List models, machines, policies, formats, queries, prices, engines or surfaces
     List(list::Args),
     /// Show the tables and their columns
     Schema(schema::Args),

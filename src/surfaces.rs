@@ -10,6 +10,7 @@ mod file;
 mod rows;
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use engine::error::{Error, Result, unknown};
@@ -115,23 +116,31 @@ impl Library {
         self.find(name)?.ok_or_else(|| unknown("surface", name, names.iter().map(String::as_str)))
     }
 
+    /// What the surface of this name says of itself; its points are not read.
+    ///
+    /// # Errors
+    /// An unknown name, a file that is no surface.
+    pub fn describe(&self, name: &str) -> Result<String> {
+        let names = self.names()?;
+        let file = self.open(name)?.ok_or_else(|| unknown("surface", name, names.iter().map(String::as_str)))?;
+        file::describe(&file, name)
+    }
+
     fn load(&self, name: &str) -> Result<Option<Calibrated>> {
-        match &self.folder {
-            None => {
-                let bytes = embedded::SURFACES.iter().find(|(known, _)| *known == name).map(|(_, bytes)| *bytes);
-                bytes.map(|bytes| decode(&file::on_disk(bytes, name)?, name)).transpose()
-            }
-            Some(folder) => {
-                let path = folder.join(format!("{name}.parquet"));
-                if !path.is_file() {
-                    return Ok(None);
-                }
-                let shown = path.display().to_string();
-                let opened = std::fs::File::open(&path);
-                let file = opened.map_err(|error| Error::data(format!("cannot read `{shown}`: {error}")))?;
-                decode(&file, &shown).map(Some)
-            }
+        self.open(name)?.map(|file| decode(&file, name)).transpose()
+    }
+
+    fn open(&self, name: &str) -> Result<Option<File>> {
+        let Some(folder) = &self.folder else {
+            let bytes = embedded::SURFACES.iter().find(|(known, _)| *known == name).map(|(_, bytes)| *bytes);
+            return bytes.map(|bytes| file::on_disk(bytes, name)).transpose();
+        };
+        let path = folder.join(format!("{name}.parquet"));
+        if !path.is_file() {
+            return Ok(None);
         }
+        let failed = |error: std::io::Error| Error::data(format!("cannot read `{}`: {error}", path.display()));
+        File::open(&path).map(Some).map_err(failed)
     }
 }
 

@@ -10,6 +10,7 @@ use engine::{policy, serving};
 use super::{Exit, say};
 use crate::scenario::{load_machine, load_model, load_prices};
 use crate::sql;
+use crate::surfaces::Library;
 use crate::{embedded, ingest};
 
 /// Arguments of `kvtoll list`.
@@ -36,6 +37,8 @@ pub enum What {
     Prices,
     /// Serving engines
     Engines,
+    /// Efficiency surfaces with their error and origin
+    Surfaces,
 }
 
 /// Runs `kvtoll list`.
@@ -48,6 +51,7 @@ pub fn run(args: &Args) -> Result<Exit> {
         What::Queries => queries(),
         What::Prices => books(),
         What::Engines => engines(),
+        What::Surfaces => surfaces(),
     }
 }
 
@@ -115,6 +119,12 @@ fn books() -> Result<Exit> {
 
 fn engines() -> Result<Exit> {
     listed(&serving::RULES.iter().map(|rules| (rules.name.to_owned(), rules.doc.to_owned())).collect::<Vec<_>>())
+}
+
+fn surfaces() -> Result<Exit> {
+    let library = Library::of(None);
+    let rows = library.names()?.into_iter().map(|name| library.describe(&name).map(|text| (name, text)));
+    listed(&rows.collect::<Result<Vec<_>>>()?)
 }
 
 fn listed(rows: &[(String, String)]) -> Result<Exit> {

@@ -119,12 +119,31 @@ pub fn encode(calibrated: &Calibrated) -> Result<Vec<u8>> {
     writer.into_inner().map_err(|error| failed(&error))
 }
 
-/// The surface in a file; `path` names it in messages.
+/// What a file of a surface says of itself, without its points.
 ///
 /// # Errors
 /// A file that is no surface of a form that is known.
-pub fn decode(file: &File, path: &str) -> Result<Calibrated> {
-    let failed = |why: &dyn std::fmt::Display| Error::data(format!("cannot read the surface `{path}`: {why}"));
+pub(super) fn describe(file: &File, path: &str) -> Result<String> {
+    let (_, meta) = open(file, path)?;
+    let percent = |ratio: f64| format!("{:.1}%", 100.0 * ratio);
+    Ok(format!(
+        "{}, {} rows, error {} at the median and {} at p90; {} ({})",
+        meta.device,
+        meta.rows,
+        percent(meta.errors.median),
+        percent(meta.errors.p90),
+        meta.origin.origin,
+        meta.origin.licence
+    ))
+}
+
+fn unreadable(path: &str, why: &dyn std::fmt::Display) -> Error {
+    Error::data(format!("cannot read the surface `{path}`: {why}"))
+}
+
+/// The file's rows, still unread, and its metadata.
+fn open(file: &File, path: &str) -> Result<(ParquetRecordBatchReaderBuilder<File>, Meta)> {
+    let failed = |why: &dyn std::fmt::Display| unreadable(path, why);
     let file = file.try_clone().map_err(|error| failed(&error))?;
     let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(|error| failed(&error))?;
     let entries = builder.metadata().file_metadata().key_value_metadata();
@@ -134,6 +153,16 @@ pub fn decode(file: &File, path: &str) -> Result<Calibrated> {
     if meta.form != FORM {
         return Err(failed(&format!("expected the form `{FORM}`, found `{}`", meta.form)));
     }
+    Ok((builder, meta))
+}
+
+/// The surface in a file; `path` names it in messages.
+///
+/// # Errors
+/// A file that is no surface of a form that is known.
+pub fn decode(file: &File, path: &str) -> Result<Calibrated> {
+    let failed = |why: &dyn std::fmt::Display| unreadable(path, why);
+    let (builder, meta) = open(file, path)?;
     let rows = usize::try_from(builder.metadata().file_metadata().num_rows()).unwrap_or_default();
     let reader = builder.with_batch_size(rows.max(1)).build().map_err(|error| failed(&error))?;
     let (mut found, mut values) = (Rows::default(), Vec::with_capacity(rows));
