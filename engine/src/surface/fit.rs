@@ -18,10 +18,10 @@ use crate::error::{Error, Result};
 pub const STEP: f64 = 0.004;
 
 /// Rows that are left out, one at a time, to weigh the axes.
-const SAMPLE: usize = 700;
+const SAMPLE: usize = 500;
 
 /// Rows around each of these that may become its neighbours.
-const CANDIDATES: usize = 160;
+const CANDIDATES: usize = 120;
 
 /// Rows that are left out to state the error.
 const STATED: usize = 6000;

@@ -184,21 +184,37 @@ pub(super) fn weigh(
     weights.clear();
     for i in 0..count {
         let a = &around[i * axes..(i + 1) * axes];
-        for j in 0..=i {
+        let own = dot(a, a);
+        for j in 0..i {
             let b = &around[j * axes..(j + 1) * axes];
-            let (mut square, mut dot) = (0.0, 0.0);
-            for (x, y) in a.iter().zip(b) {
-                square += (x - y) * (x - y);
-                dot += x * y;
-            }
-            let nugget = if i == j { tuning.nugget } else { 0.0 };
+            // The diagonal holds the square of each distance to the query, until its row is done.
+            let product = dot(a, b);
+            let square = (own + matrix[j * count + j] - 2.0 * product).max(0.0);
             let alike = covariance(tuning.smoothness, square.sqrt() * inverse);
-            matrix[i * count + j] = LEVEL + tuning.slope * dot + alike + nugget;
+            matrix[i * count + j] = LEVEL + tuning.slope * product + alike;
         }
-        let distance = a.iter().map(|x| x * x).sum::<f64>().sqrt();
-        weights.push(LEVEL + covariance(tuning.smoothness, distance * inverse));
+        matrix[i * count + i] = own;
+        weights.push(LEVEL + covariance(tuning.smoothness, own.sqrt() * inverse));
+    }
+    for i in 0..count {
+        let square = matrix[i * count + i];
+        matrix[i * count + i] = LEVEL + tuning.slope * square + 1.0 + tuning.nugget;
     }
     solve(matrix, weights);
+}
+
+/// The inner product, in four sums that do not wait for each other.
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    let mut sums = [0.0; 4];
+    let (fours, rest) = a.as_chunks::<4>();
+    let (others, other) = b.as_chunks::<4>();
+    for (a, b) in fours.iter().zip(others) {
+        for ((sum, a), b) in sums.iter_mut().zip(a).zip(b) {
+            *sum += a * b;
+        }
+    }
+    let tail: f64 = rest.iter().zip(other).map(|(a, b)| a * b).sum();
+    (sums[0] + sums[1]) + (sums[2] + sums[3]) + tail
 }
 
 /// Covariance at a distance.
@@ -223,17 +239,16 @@ fn solve(matrix: &mut [f64], right: &mut [f64]) {
         for j in 0..=i {
             let (before, row) = matrix.split_at(i * n);
             let other = if j < i { &before[j * n..j * n + j] } else { &row[..j] };
-            let dot: f64 = row[..j].iter().zip(other).map(|(a, b)| a * b).sum();
-            let left = matrix[i * n + j] - dot;
+            let left = row[j] - dot(&row[..j], other);
             matrix[i * n + j] = if i == j { left.max(1e-12).sqrt() } else { left / matrix[j * n + j] };
         }
     }
     for i in 0..n {
-        let dot: f64 = (0..i).map(|t| matrix[i * n + t] * right[t]).sum();
-        right[i] = (right[i] - dot) / matrix[i * n + i];
+        let known = dot(&matrix[i * n..i * n + i], &right[..i]);
+        right[i] = (right[i] - known) / matrix[i * n + i];
     }
     for i in (0..n).rev() {
-        let dot: f64 = (i + 1..n).map(|t| matrix[t * n + i] * right[t]).sum();
-        right[i] = (right[i] - dot) / matrix[i * n + i];
+        let known: f64 = (i + 1..n).map(|t| matrix[t * n + i] * right[t]).sum();
+        right[i] = (right[i] - known) / matrix[i * n + i];
     }
 }
