@@ -10,8 +10,20 @@ use super::shape::{Dim, Shape};
 /// Axis value of a window that there is none of: above that of any context.
 const NO_WINDOW: f64 = 18.0;
 
-/// An axis that is a product of lengths.
+/// An axis that is made of lengths.
 type Product = (&'static str, fn(&Shape, f64) -> f64);
+
+/// Axes that go up and down as lengths grow: a value outside the measured ones does not mean a shape outside.
+const UNEVEN: [&str; 8] = [
+    "multi_head",
+    "packed_heads",
+    "filled_kv_heads",
+    "filled_128_128",
+    "filled_64_128",
+    "filled_128_256",
+    "between_powers",
+    "factors_of_two",
+];
 
 /// The axes of an operation.
 #[derive(Debug, Clone)]
@@ -46,6 +58,11 @@ impl Features {
     /// Their names.
     pub(super) fn names(&self) -> impl Iterator<Item = &'static str> + '_ {
         self.dims.iter().map(|dim| dim.column()).chain(self.products.iter().map(|(name, _)| *name))
+    }
+
+    /// Whether each axis bounds the measured shapes.
+    pub(super) fn bounds(&self) -> impl Iterator<Item = bool> + '_ {
+        self.names().map(|name| !UNEVEN.contains(&name))
     }
 
     /// Weights of the axes.

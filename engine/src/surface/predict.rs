@@ -67,6 +67,12 @@ impl Cloud {
             tree: Tree::default(),
         };
         let mut place = Vec::new();
+        // What bounds nothing is never outside.
+        for (range, bounds) in cloud.hull.iter_mut().zip(features.bounds()) {
+            if !bounds {
+                *range = (f64::NEG_INFINITY, f64::INFINITY);
+            }
+        }
         for shape in &cloud.shapes {
             features.place(shape, &mut place);
             for ((least, most), at) in cloud.hull.iter_mut().zip(&place) {

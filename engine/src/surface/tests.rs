@@ -127,6 +127,10 @@ fn outside_the_measured_shapes_the_nearest_efficiency_holds() {
     // A length that never varied and is another now is outside, too.
     assert_eq!(at(decode(8, 1023, 8).with(Dim::HeadDim, 64)).ground, Ground::Extrapolated);
     assert_eq!(at(decode(8, 1023, 8)).ground, Ground::Calibrated);
+    // Between measured lengths nothing is outside, whatever waves and powers of two do there.
+    for batch in [3, 7, 11, 100] {
+        assert_eq!(at(decode(batch, 1000, 3)).ground, Ground::Calibrated);
+    }
 }
 
 #[test]
