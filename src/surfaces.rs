@@ -17,7 +17,7 @@ use engine::error::{Error, Result, unknown};
 use engine::surface::{Errors, Surface};
 
 pub use device::{Device, device};
-pub use file::{Origin, decode, encode};
+pub use file::{Origin, Summary, decode, encode};
 pub use rows::{Measured, read, together};
 
 use crate::embedded;
@@ -120,10 +120,10 @@ impl Library {
     ///
     /// # Errors
     /// An unknown name, a file that is no surface.
-    pub fn describe(&self, name: &str) -> Result<String> {
+    pub fn summary(&self, name: &str) -> Result<Summary> {
         let names = self.names()?;
         let file = self.open(name)?.ok_or_else(|| unknown("surface", name, names.iter().map(String::as_str)))?;
-        file::describe(&file, name)
+        file::summary(&file, name)
     }
 
     fn load(&self, name: &str) -> Result<Option<Calibrated>> {

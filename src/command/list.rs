@@ -123,8 +123,15 @@ fn engines() -> Result<Exit> {
 
 fn surfaces() -> Result<Exit> {
     let library = Library::of(None);
-    let rows = library.names()?.into_iter().map(|name| library.describe(&name).map(|text| (name, text)));
-    listed(&rows.collect::<Result<Vec<_>>>()?)
+    let mut rows = Vec::new();
+    for name in library.names()? {
+        let said = library.summary(&name)?;
+        let (median, p90) = (100.0 * said.errors.median, 100.0 * said.errors.p90);
+        let error = format!("error {median:.1}% at the median and {p90:.1}% at p90");
+        let from = format!("{} ({})", said.origin.origin, said.origin.licence);
+        rows.push((name, format!("{}, {} rows, {error}; {from}", said.device, said.rows)));
+    }
+    listed(&rows)
 }
 
 fn listed(rows: &[(String, String)]) -> Result<Exit> {

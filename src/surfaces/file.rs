@@ -119,22 +119,44 @@ pub fn encode(calibrated: &Calibrated) -> Result<Vec<u8>> {
     writer.into_inner().map_err(|error| failed(&error))
 }
 
-/// What a file of a surface says of itself, without its points.
+/// What a surface says of itself.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Summary {
+    /// Device as the measurements name it.
+    pub device: String,
+    /// Framework, in lower case.
+    pub framework: String,
+    /// The operation.
+    pub op: String,
+    /// Where it comes from.
+    pub origin: Origin,
+    /// Measured rows that it was fitted to.
+    pub rows: usize,
+    /// Rows that were physically impossible.
+    pub impossible: usize,
+    /// Errors of points that were left out.
+    pub errors: Errors,
+}
+
+/// What a file of a surface says of itself; its points are not read.
 ///
 /// # Errors
 /// A file that is no surface of a form that is known.
-pub(super) fn describe(file: &File, path: &str) -> Result<String> {
-    let (_, meta) = open(file, path)?;
-    let percent = |ratio: f64| format!("{:.1}%", 100.0 * ratio);
-    Ok(format!(
-        "{}, {} rows, error {} at the median and {} at p90; {} ({})",
-        meta.device,
-        meta.rows,
-        percent(meta.errors.median),
-        percent(meta.errors.p90),
-        meta.origin.origin,
-        meta.origin.licence
-    ))
+pub(super) fn summary(file: &File, path: &str) -> Result<Summary> {
+    Ok(summary_of(open(file, path)?.1))
+}
+
+fn summary_of(meta: Meta) -> Summary {
+    let Stated { rows, median, p90, p99, bias, bias_error } = meta.errors;
+    Summary {
+        device: meta.device,
+        framework: meta.framework,
+        op: meta.op,
+        origin: meta.origin,
+        rows: meta.rows,
+        impossible: meta.impossible,
+        errors: Errors { rows, median, p90, p99, bias, bias_error },
+    }
 }
 
 fn unreadable(path: &str, why: &dyn std::fmt::Display) -> Error {
@@ -171,17 +193,10 @@ pub fn decode(file: &File, path: &str) -> Result<Calibrated> {
             failed(&format!("expected a column `{VALUES}` of whole numbers beside lengths and texts"))
         })?;
     }
-    let surface = Surface::new(&meta.op, &found, &values, peaks_of(&meta.peaks), tuning_of(meta.tuning));
-    let Stated { rows, median, p90, p99, bias, bias_error } = meta.errors;
-    Ok(Calibrated {
-        device: meta.device,
-        framework: meta.framework,
-        surface,
-        origin: meta.origin,
-        rows: meta.rows,
-        impossible: meta.impossible,
-        errors: Errors { rows, median, p90, p99, bias, bias_error },
-    })
+    let (peaks, tuning) = (peaks_of(&meta.peaks), tuning_of(&meta.tuning));
+    let Summary { device, framework, op, origin, rows, impossible, errors } = summary_of(meta);
+    let surface = Surface::new(&op, &found, &values, peaks, tuning);
+    Ok(Calibrated { device, framework, surface, origin, rows, impossible, errors })
 }
 
 /// Bytes as a file, which is what Parquet reads.
@@ -291,7 +306,14 @@ fn peaks_of(rates: &Rates) -> Peaks {
     }
 }
 
-fn tuning_of(numbers: Numbers) -> Tuning {
-    let Numbers { scales, neighbours, length, nugget, slope, smoothness, offset } = numbers;
-    Tuning { scales, neighbours, length, nugget, slope, smoothness, offset }
+fn tuning_of(numbers: &Numbers) -> Tuning {
+    Tuning {
+        scales: numbers.scales.clone(),
+        neighbours: numbers.neighbours,
+        length: numbers.length,
+        nugget: numbers.nugget,
+        slope: numbers.slope,
+        smoothness: numbers.smoothness,
+        offset: numbers.offset,
+    }
 }

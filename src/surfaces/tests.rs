@@ -90,16 +90,19 @@ fn shipped_surfaces_say_where_they_come_from_and_are_small() {
     assert!(bytes <= MOST_BYTES, "{bytes}");
     assert!(embedded::SURFACES.len() >= 70, "{}", embedded::SURFACES.len());
     let mut library = Library::of(None);
-    for name in library.names().unwrap() {
-        let said = library.describe(&name).unwrap();
-        let found = library.get(&name).unwrap();
-        let device = device(&found.device, None).unwrap();
-        assert_eq!(super::name(&device.name, &found.framework, found.surface.op()), name);
-        assert!(["Apache-2.0", "MIT"].contains(&found.origin.licence.as_str()), "{name}: {:?}", found.origin);
-        assert!(found.origin.origin.len() > 20, "{name}");
-        assert!(said.contains(&found.device) && said.contains(&found.origin.licence), "{said}");
-        assert!(found.surface.keys().len() > 0 && found.rows > 0, "{name}");
-        assert!(found.errors.median < 0.2, "{name}: {:?}", found.errors);
+    for (name, bytes) in embedded::SURFACES {
+        let said = library.summary(name).unwrap();
+        let device = device(&said.device, None).unwrap();
+        assert_eq!(super::name(&device.name, &said.framework, &said.op), *name);
+        assert!(["Apache-2.0", "MIT"].contains(&said.origin.licence.as_str()), "{name}: {:?}", said.origin);
+        assert!(said.origin.origin.len() > 20 && said.rows > 0, "{name}");
+        assert!(said.errors.median < 0.2, "{name}: {:?}", said.errors);
+        // The large ones take their time.
+        if bytes.len() < 9000 {
+            let found = library.get(name).unwrap();
+            assert!(found.surface.keys().len() > 0, "{name}");
+            assert_eq!((found.surface.op(), found.rows, found.errors), (said.op.as_str(), said.rows, said.errors));
+        }
     }
 }
 

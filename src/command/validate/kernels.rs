@@ -230,3 +230,40 @@ fn summary(lines: &[(Name, Tried, Errors)], wanted: &[Wanted]) -> String {
         judged.len()
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shipped_surfaces_are_as_wanted() {
+        let wanted = wanted().unwrap();
+        assert_eq!(wanted.len(), 44);
+        let library = Library::of(None);
+        for wanted in wanted {
+            let (device, framework, op) = &wanted.name;
+            // Each collective is a surface of its own; together they are tried by the command.
+            let ops: &[&str] = if op == "nccl" {
+                &["all_gather", "all_reduce", "all_to_all", "reduce_scatter"]
+            } else {
+                &[op.as_str()]
+            };
+            for op in ops {
+                let name = surfaces::name(device, framework, op);
+                let errors = library.summary(&name).unwrap().errors;
+                assert!(meets(&errors, &wanted), "{name}: {errors:?}, wanted {} and {}", wanted.median, wanted.p90);
+            }
+        }
+    }
+
+    #[test]
+    fn a_table_meets_its_limits_or_not() {
+        let wanted = Wanted { name: Name::default(), median: 0.02, p90: 0.1 };
+        let good = Errors { rows: 1000, median: 0.02, p90: 0.1, p99: 0.5, bias: -0.004, bias_error: 0.001 };
+        assert!(meets(&good, &wanted));
+        assert!(!meets(&Errors { median: 0.021, ..good }, &wanted));
+        assert!(!meets(&Errors { p90: 0.11, ..good }, &wanted));
+        assert!(!meets(&Errors { bias: 0.006, ..good }, &wanted));
+        assert!(meets(&Errors { bias: 0.006, bias_error: 0.004, ..good }, &wanted));
+    }
+}
