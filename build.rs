@@ -37,6 +37,7 @@ fn main() -> io::Result<()> {
         }
         code.push_str("];\n");
     }
+    surfaces(&root, &mut code)?;
     fs::write(PathBuf::from(env::var("OUT_DIR").map_err(io::Error::other)?).join("embedded.rs"), code)
 }
 
@@ -57,5 +58,23 @@ fn collect(root: &Path, folder: &Path, extension: &str, names: &mut Vec<String>)
             names.push(path.to_string_lossy().replace('\\', "/"));
         }
     }
+    Ok(())
+}
+
+/// Surfaces are bytes, decoded on first use.
+fn surfaces(root: &Path, code: &mut String) -> io::Result<()> {
+    println!("cargo::rerun-if-changed=presets/surfaces");
+    let mut names = Vec::new();
+    collect(root, Path::new("presets/surfaces"), "parquet", &mut names)?;
+    names.sort();
+    let _ = writeln!(code, "/// Name and bytes of each surface in `presets/surfaces`, sorted by name.");
+    let _ = writeln!(code, "pub static SURFACES: &[(&str, &[u8])] = &[");
+    for path in names {
+        println!("cargo::rerun-if-changed={path}");
+        let name = path.trim_start_matches("presets/surfaces/").trim_end_matches(".parquet");
+        let file = format!("/{path}");
+        let _ = writeln!(code, "    ({name:?}, include_bytes!(concat!(env!(\"CARGO_MANIFEST_DIR\"), {file:?}))),");
+    }
+    code.push_str("];\n");
     Ok(())
 }

@@ -4,7 +4,8 @@ use clap::{Parser, Subcommand};
 use engine::error::Result;
 
 use crate::command::{
-    Exit, cache, check, explain, ingest, inspect, list, query, reconcile, replay, report, run, schema, validate,
+    Exit, cache, calibrate, check, explain, ingest, inspect, list, query, reconcile, replay, report, run, schema,
+    validate,
 };
 
 /// What this traffic would cost under another KV policy, on another memory hierarchy.
@@ -39,6 +40,8 @@ pub enum Command {
     Cache(Box<cache::Args>),
     /// Hold captured kernels, accesses, KV events and steps against the model
     Reconcile(Box<reconcile::Args>),
+    /// Turn measured operations into efficiency surfaces
+    Calibrate(calibrate::Args),
     /// Hold predictions against measurements
     Validate(validate::Args),
     /// Ask a named question, or any in SQL
@@ -47,7 +50,7 @@ pub enum Command {
     Report(report::Args),
     /// Ingest, replay and report in one go
     Run(run::Args),
-    /// List models, machines, policies, formats, queries, prices or engines
+    /// List models, machines, policies, formats, queries, prices, engines or surfaces
     List(list::Args),
     /// Show the tables and their columns
     Schema(schema::Args),
@@ -67,6 +70,7 @@ pub fn dispatch(cli: &Cli) -> Result<Exit> {
         Command::Replay(args) => replay::run(args),
         Command::Cache(args) => cache::run(args),
         Command::Reconcile(args) => reconcile::run(args),
+        Command::Calibrate(args) => calibrate::run(args),
         Command::Validate(args) => validate::run(args),
         Command::Query(args) => query::run(args),
         Command::Report(args) => report::run(args),

@@ -2,6 +2,7 @@
 //! everything else to standard error.
 
 pub mod cache;
+pub mod calibrate;
 pub mod check;
 pub mod explain;
 pub mod ingest;

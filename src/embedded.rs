@@ -9,6 +9,12 @@ include!(concat!(env!("OUT_DIR"), "/embedded.rs"));
 /// The rules that put kernels into booths, where no others are named.
 pub static KERNEL_RULES: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/presets/kernels.toml"));
 
+/// The devices whose operations were measured.
+pub static DEVICES: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/presets/surfaces/devices.toml"));
+
+/// The figures that surfaces are held against.
+pub static SURFACE_BASELINE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/presets/surfaces/baseline.tsv"));
+
 /// The text of the entry of this name.
 ///
 /// # Errors

@@ -94,7 +94,7 @@ use engine::error::{Error, Result, unknown};
 use engine::schema::{Cell, Table, batch_of_rows, canonical};
 
 use crate::store::{SourceEntry, Store, Transaction};
-pub use examine::{Examination, examine};
+pub use examine::{Examination, examine, gather};
 pub use sink::{LogEntry, Severity, Sink};
 pub use source::{Body, Input, LocalFile};
 pub use time::TimeUnit;

@@ -10,3 +10,4 @@ pub mod report;
 pub mod scenario;
 pub mod sql;
 pub mod store;
+pub mod surfaces;

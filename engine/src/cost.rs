@@ -9,8 +9,10 @@
 //! functions that are linear in them. As long as the same branches win (`StepCost::regime`), step times are therefore an
 //! arithmetic progression, which lets the serving replay jump from event to event.
 
+mod measured;
 mod plan;
 
+pub use measured::measure;
 pub use plan::{BLOCK_TOKENS, Linear, Parallel, Plan, PlanGroup, plan};
 
 use crate::machine::FfnPool;
@@ -198,7 +200,10 @@ pub fn price(plan: &Plan, batch: &Batch<'_>) -> StepCost {
 /// Decode attention of one layer group that keeps `kept` tokens, in `passes` launches per layer.
 fn decode_attention(plan: &Plan, group: &PlanGroup, batch: &Batch<'_>, kept: u64, passes: f64, cost: &mut StepCost) {
     let read = attended(group, batch, kept) as f64;
-    attend(plan, group, read, read * group.pair_flops, passes, cost);
+    match &group.measured {
+        Some(grid) => measured::attend(plan, group, grid, (batch.decode_requests as f64, read), passes, cost),
+        None => attend(plan, group, read, read * group.pair_flops, passes, cost),
+    }
     if group.index_bytes_per_accelerator > 0.0 {
         let bytes = kept as f64 * group.index_bytes_per_accelerator;
         cost.kv_read += bytes / group.kv_bytes_per_ns;

@@ -105,6 +105,7 @@ fn toy_group(keep: Keep) -> PlanGroup {
         prefill_pair_flops: 1.0,
         kv_bytes_per_ns: 0.11,
         floor_ns: 100.0,
+        measured: None,
         read_flops: 0.3,
         write_flops: 0.2,
         score_flops: 0.1,

@@ -10,6 +10,7 @@ use engine::{cache, policy, serving};
 use super::{Exit, say};
 use crate::scenario::{load_machine, load_model, load_prices};
 use crate::sql;
+use crate::surfaces::Library;
 use crate::{embedded, ingest};
 
 /// Arguments of `kvtoll list`.
@@ -38,6 +39,8 @@ pub enum What {
     Engines,
     /// Cache policies, and hierarchies of caches that ship
     Caches,
+    /// Efficiency surfaces with their error and origin
+    Surfaces,
 }
 
 /// Runs `kvtoll list`.
@@ -51,6 +54,7 @@ pub fn run(args: &Args) -> Result<Exit> {
         What::Prices => books(),
         What::Engines => engines(),
         What::Caches => caches(),
+        What::Surfaces => surfaces(),
     }
 }
 
@@ -132,6 +136,19 @@ fn caches() -> Result<Exit> {
         (preset.name.to_owned(), format!("for `--tiers`: {}; tiers {}", preset.doc, tiers.join(", ")))
     });
     listed(&policies.chain(presets).collect::<Vec<_>>())
+}
+
+fn surfaces() -> Result<Exit> {
+    let library = Library::of(None);
+    let mut rows = Vec::new();
+    for name in library.names()? {
+        let said = library.summary(&name)?;
+        let (median, p90) = (100.0 * said.errors.median, 100.0 * said.errors.p90);
+        let error = format!("error {median:.1}% at the median and {p90:.1}% at p90");
+        let from = format!("{} ({})", said.origin.origin, said.origin.licence);
+        rows.push((name, format!("{}, {} rows, {error}; {from}", said.device, said.rows)));
+    }
+    listed(&rows)
 }
 
 fn listed(rows: &[(String, String)]) -> Result<Exit> {

@@ -1,5 +1,6 @@
 //! `kvtoll validate`: predictions held against measurements.
 
+pub mod kernels;
 pub mod policies;
 
 use engine::error::Result;
@@ -19,11 +20,14 @@ pub struct Args {
 pub enum What {
     /// The predicted error of policies against what they did to the model's predictions
     Policies(policies::Args),
+    /// The times of operations that efficiency surfaces predict, against measured ones
+    Kernels(kernels::Args),
 }
 
 /// Runs `kvtoll validate`.
 pub fn run(args: &Args) -> Result<Exit> {
     match &args.what {
         What::Policies(args) => policies::run(args),
+        What::Kernels(args) => kernels::run(args),
     }
 }

@@ -3,7 +3,9 @@
 use std::sync::mpsc::sync_channel;
 use std::thread;
 
+use arrow::array::RecordBatch;
 use engine::error::Result;
+use engine::schema::Table;
 
 use super::{AHEAD, Job, LogEntry, OnBadRow, Options, Settings, Sniff, join, read_one};
 
@@ -36,6 +38,24 @@ pub struct Examination {
     pub problems: Vec<String>,
     /// What would be skipped, guessed or repaired.
     pub log: Vec<LogEntry>,
+}
+
+/// Reads a file as `ingest` would and hands on its rows of one table; nothing is written.
+///
+/// # Errors
+/// A file that cannot be opened, is empty, binary, damaged, of an unknown format, or has bad rows; what `take` returns.
+pub fn gather(path: &str, table: &'static Table, take: &mut dyn FnMut(RecordBatch) -> Result<()>) -> Result<()> {
+    let (job, options) = (Job { path: path.to_owned(), source_id: 0 }, Options::standard());
+    thread::scope(|scope| {
+        let (sender, receiver) = sync_channel(AHEAD);
+        let reading = scope.spawn(|| read_one(&job, &options, sender));
+        let wanted = receiver.into_iter().filter(|parcel| parcel.table.name == table.name);
+        // A refusal here drops the channel, which ends the reading.
+        let taken = wanted.map(|parcel| take(parcel.batch)).collect::<Result<Vec<()>>>();
+        let read = join(path, reading);
+        taken?;
+        read.map(drop)
+    })
 }
 
 /// Reads a file to its end and says what it holds; nothing is written. Bad rows are counted, whatever the options say.

@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::machine::{Accelerator, Machine};
 use crate::model::{Attention, Certainty, Model, WeightDtype};
 use crate::policy::{Group, Keep, Shape};
+use crate::surface::Grid;
 
 /// Tokens of one KV block of the engine (vLLM's default).
 pub const BLOCK_TOKENS: u32 = 16;
@@ -71,6 +72,9 @@ pub struct PlanGroup {
     pub kv_bytes_per_ns: f64,
     /// Fixed time of one layer's attention kernel.
     pub floor_ns: f64,
+    /// Measured times of one layer's decode attention on one accelerator, where [`super::measure`] found them; they
+    /// stand in for the bandwidth and the fixed time.
+    pub measured: Option<Grid>,
     /// Dequantization per kept token per accelerator, all layers.
     pub read_flops: f64,
     /// Quantization per written token per accelerator, all layers.
@@ -374,6 +378,7 @@ fn plan_group(group: &Group, machine: &Machine, tensor: u32) -> PlanGroup {
         prefill_pair_flops: 2.0 * kv.prefill_macs_per_pair * layers * query_share,
         kv_bytes_per_ns: machine.accelerator.memory_bytes_per_s.value * efficiency.value / 1e9,
         floor_ns: floor.value,
+        measured: None,
         read_flops: group.read_flops * layers * head_share,
         write_flops: group.write_flops * layers * head_share,
         score_flops: group.score_flops * layers * query_share,
