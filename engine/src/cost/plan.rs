@@ -3,7 +3,7 @@
 use super::Pool;
 use crate::error::{Error, Result};
 use crate::machine::{Accelerator, Machine};
-use crate::model::{Attention, Certainty, Model, WeightDtype};
+use crate::model::{Attention, Certainty, Model, STATE_TOKENS, WeightDtype};
 use crate::policy::{Group, Keep, Shape};
 
 /// Tokens of one KV block of the engine (vLLM's default).
@@ -42,6 +42,12 @@ pub struct PlanGroup {
     /// Bytes that the newest tokens of a request take more in 16 bits on one accelerator, all layers, on average over
     /// lengths; each decode step reads them.
     pub residual_bytes_per_accelerator: f64,
+    /// Arithmetic of the model's own index for one query and one token of the context, per accelerator, all layers.
+    pub index_flops: f64,
+    /// Most tokens of the context that a prompt's query attends to, where the model itself chooses; infinite elsewhere.
+    pub prefill_top: f64,
+    /// Bytes of state that each request writes in a step on one accelerator, all layers: those of linear layers.
+    pub state_bytes_per_accelerator: f64,
     /// Bytes that one new token is stored in on one accelerator, all layers.
     pub written_bytes_per_accelerator: f64,
     /// Bytes stored for one kept token on all accelerators of the instance, replicas included, all layers.
@@ -198,9 +204,8 @@ impl Plan {
 
     /// Whether blocks of a request with this prompt can be shared with others.
     pub fn shares(&self, prompt: u32) -> bool {
-        let windowed = |group: &PlanGroup| {
-            group.group.keep.total.is_some() && !matches!(group.group.kv.attention, Attention::Sliding { .. })
-        };
+        let windowed =
+            |group: &PlanGroup| group.group.keep.total.is_some() && group.group.kv.attention.window().is_none();
         !self.eviction_is_private || !(self.drops_of(prompt) || self.groups.iter().any(windowed))
     }
 }
@@ -280,9 +285,10 @@ fn linear_rate(accelerator: &Accelerator, efficiency: &crate::machine::Efficienc
     let eight = accelerator.fp8_flops.as_ref().map(|rate| (rate.value, efficiency.matmul_fp8.value));
     let four = accelerator.fp4_flops.as_ref().map(|rate| (rate.value, efficiency.matmul_fp4.value));
     match dtype {
-        WeightDtype::Bf16 => bf16,
+        WeightDtype::Bf16 | WeightDtype::Int4 => bf16,
         // A part without the format computes in the next wider one; the weights are still read in theirs.
         WeightDtype::Fp8 => eight.unwrap_or(bf16),
+        WeightDtype::Mxfp4 => four.unwrap_or(bf16),
         WeightDtype::Nvfp4 => four.or(eight).unwrap_or(bf16),
     }
 }
@@ -303,18 +309,22 @@ fn plan_group(group: &Group, machine: &Machine, tensor: u32) -> PlanGroup {
         (&machine.efficiency.kv_read_8bit, &machine.efficiency.attention_floor_8bit_ns)
     };
     let head_share = f64::from(heads) / f64::from(kv.kv_heads.max(1));
+    let (sparse, is_state) = (kv.attention.sparse(), kv.attention == Attention::Linear);
     PlanGroup {
         layers,
         token_bytes_per_accelerator: per_accelerator as f64,
         index_bytes_per_accelerator: index_per_accelerator as f64,
         residual_bytes_per_accelerator: group.residual.mean_bytes() * layers * head_share,
-        written_bytes_per_accelerator: (held + index_per_accelerator) as f64,
+        index_flops: 2.0 * sparse.map_or(0.0, |sparse| sparse.index_macs) * layers,
+        prefill_top: sparse.map_or(f64::INFINITY, |sparse| f64::from(sparse.top)),
+        state_bytes_per_accelerator: if is_state { held as f64 * f64::from(STATE_TOKENS) } else { 0.0 },
+        written_bytes_per_accelerator: if is_state { 0.0 } else { (held + index_per_accelerator) as f64 },
         token_bytes: (held + index_per_accelerator) * u64::from(tensor),
         read_lane: None,
         pair_flops: 2.0 * kv.macs_per_pair * layers * query_share,
         prefill_pair_flops: 2.0 * kv.prefill_macs_per_pair * layers * query_share,
         kv_bytes_per_ns: machine.accelerator.memory_bytes_per_s.value * efficiency.value / 1e9,
-        floor_ns: floor.value,
+        floor_ns: if is_state { machine.efficiency.layer_floor_ns.value } else { floor.value },
         read_flops: group.read_flops * layers * head_share,
         write_flops: group.write_flops * layers * head_share,
         score_flops: group.score_flops * layers * query_share,

@@ -17,7 +17,7 @@ pub(super) const fn online(engines: &'static str) -> Deployment {
 /// # Errors
 /// Such a model.
 pub(super) fn pairs_only(args: &Args, model: &Model) -> Result<()> {
-    if model.groups.iter().any(|group| group.kv.attention == Attention::Mla) {
+    if model.groups.iter().any(|group| group.kv.attention.is_latent()) {
         let name = args.kind().name;
         return Err(Error::run(format!("`{name}` has no published layout for the latent of `{}`", model.name))
             .hint("MLA keeps one latent per token, not a pair of K and V; `fp8` is known to work"));

@@ -6,6 +6,10 @@ use super::{Budget, Group, Keep, Kept, Measured, Part, Place, Shape, Stack, Toke
 use crate::error::{Error, Result};
 use crate::model::{Attention, KvShape, LayerGroup, Model};
 
+/// Bytes that a sparse latent takes beside its elements in FP8: four fp32 scales, and 64 rotary elements that stay in bf16
+/// (DeepSeek-V3.2 in vLLM and SGLang: 656 bytes for 576 elements, POLICIES 6.1).
+const FP8_LATENT_BYTES: u64 = 4 * 4 + 64;
+
 /// The demand of `model` under `stack`.
 ///
 /// Layers with a window of their own keep that window and nothing else: a selection acts on full and MLA layers only,
@@ -23,7 +27,7 @@ pub fn shape(stack: &Stack, model: &Model) -> Result<Shape> {
     let layers: u32 = model.groups.iter().map(|group| group.layers).sum();
     check_pairs(stack, model, layers).map_err(|error| error.context(format!("policy `{}`", stack.name())))?;
     let skip = stack.format().map(|(_, format)| format.skip).unwrap_or_default();
-    let selectable = |group: &&LayerGroup| !matches!(group.kv.attention, Attention::Sliding { .. });
+    let selectable = |group: &&LayerGroup| group.kv.attention.window().is_none();
     let chosen: u32 = model.groups.iter().filter(selectable).map(|group| group.layers).sum();
     let mut groups: Vec<Group> = Vec::new();
     let (mut first, mut place) = (0, 0);
@@ -44,12 +48,25 @@ pub fn shape(stack: &Stack, model: &Model) -> Result<Shape> {
                     None => groups.push(found),
                 }
             }
+            beside(stack, model_group, &group.kv, skip.covers(layer, layers), before, &mut groups);
             place += u32::from(selectable(&group));
         }
         first += group.layers;
     }
     let eviction_is_private = stack.stages().iter().any(|stage| stage.args.kind().deployment.breaks_sharing);
     Ok(Shape { groups, eviction_is_private })
+}
+
+/// Adds the window that a layer keeps beside compressed entries, as one more part of the layer.
+fn beside(stack: &Stack, at: usize, kv: &KvShape, is_skipped: bool, before: usize, groups: &mut Vec<Group>) {
+    let Some((window, kv)) = kv.entry_window() else { return };
+    let part = Part { kv_heads: kv.kv_heads, keep: Keep::at_most(window), read_tokens: None, index_bytes: 0 };
+    let found = one_layer(stack, at, &kv, &part, is_skipped);
+    let alike = groups.iter_mut().skip(before).find(|known| Group { layers: 1, ..(*known).clone() } == found);
+    match alike {
+        Some(known) => known.layers += 1,
+        None => groups.push(found),
+    }
 }
 
 /// Refuses to merge layers that have other KV than their partner, a window of their own, or a latent.
@@ -88,7 +105,7 @@ fn merged(merge: &Merge, group: &Group) -> Group {
 /// What the stack keeps of one layer, by heads that are treated alike.
 fn parts(stack: &Stack, place: &Place) -> Result<Vec<Part>> {
     let all = |keep| Ok(vec![Part::all_heads(place, keep)]);
-    if let Attention::Sliding { window } = place.kv.attention {
+    if let Some(window) = place.kv.attention.window() {
         return all(Keep::at_most(window));
     }
     let Some((args, selection)) = stack.selection() else { return all(Keep::ALL) };
@@ -138,7 +155,11 @@ fn one_layer(stack: &Stack, model_group: usize, whole: &KvShape, part: &Part, is
             ..*whole
         }
     };
-    let is_selected = !matches!(kv.attention, Attention::Sliding { .. });
+    let is_selected = kv.attention.window().is_none();
+    let sparse = kv.attention.sparse();
+    // What the policy selects and what the model chooses: a step reads the fewer.
+    let chosen = sparse.map(|sparse| sparse.top).filter(|&top| top < u32::MAX);
+    let read_tokens = part.read_tokens.into_iter().chain(chosen).min();
     let selection = stack.selection().filter(|_| is_selected);
     let bf16 = Group {
         model_group,
@@ -149,17 +170,20 @@ fn one_layer(stack: &Stack, model_group: usize, whole: &KvShape, part: &Part, is
         token_bytes: kv.bf16_bytes(),
         held_bytes: kv.bf16_bytes(),
         residual: Residual::default(),
-        read_tokens: part.read_tokens,
-        index_bytes: part.index_bytes,
+        read_tokens,
+        index_bytes: part.index_bytes + sparse.map_or(0, |sparse| u64::from(sparse.index_bytes)),
         is_16bit: true,
         read_flops: 0.0,
         write_flops: 0.0,
         score_flops: selection.map_or(0.0, |(args, selection)| (selection.score_flops)(args, &kv)),
     };
-    match stack.format().filter(|_| !is_skipped) {
+    // A state stays as it is: no format of KV caches is made for it.
+    match stack.format().filter(|_| !is_skipped && kv.attention != Attention::Linear) {
         None => bf16,
         Some((args, format)) => {
             let TokenCost { bytes, read_flops, write_flops } = format.forms.cost(&kv);
+            let is_dsa = sparse.is_some_and(|sparse| sparse.is_latent && sparse.window.is_none());
+            let bytes = if is_dsa && args.kind().name == "fp8" { bytes + FP8_LATENT_BYTES } else { bytes };
             Group {
                 format: args.text(),
                 token_bytes: bytes,

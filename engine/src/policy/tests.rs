@@ -26,6 +26,7 @@ fn model(groups: &[(u32, Attention)], kv_heads: u32, key_dim: u32, value_dim: u3
         title: String::new(),
         source: String::new(),
         certainty: Certainty::Assumed,
+        weights: crate::model::WeightDtype::Bf16,
         hidden: 0,
         head_params: 0.0,
         embedding_params: 0.0,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, Float64Array, RecordBatch, StringArray, UInt16Array, UInt32Array, UInt64Array};
 
 use crate::error::{Error, Result};
+use crate::model::{Attention, STATE_TOKENS};
 use crate::policy::{Group, Keep, Shape};
 use crate::schema::result::DEMAND;
 use crate::serving::{Fate, Served};
@@ -60,10 +61,15 @@ fn prefill(group: &Group, prompt: u32) -> Row {
         peak_bytes: stored(whole),
         stored_bytes: stored(kept),
         read_bytes: bytes(whole, group.token_bytes) + layers * group.residual.bytes(whole),
-        written_bytes: bytes(prompt, group.stored_bytes()) + layers * group.residual.bytes(prompt),
+        written_bytes: bytes(written(group, prompt), group.stored_bytes()) + layers * group.residual.bytes(prompt),
         extra_flops: f64::from(group.layers) * f64::from(prompt) * (group.write_flops + scoring),
         ..Row::default()
     }
+}
+
+/// Of `tokens` computed at once those that are written: a state is written as a whole, and no more than once.
+fn written(group: &Group, tokens: u32) -> u32 {
+    if group.kv.attention == Attention::Linear { tokens.min(STATE_TOKENS) } else { tokens }
 }
 
 /// `steps` decode steps; step `i` attends to a context of `prompt + i` tokens.
@@ -72,6 +78,7 @@ fn decode(group: &Group, prompt: u32, steps: u32) -> Option<Row> {
     let held = summed(group.keep, prompt, steps)?;
     let attended = group.read_tokens.map_or(Some(held), |most| summed(group.keep.capped(most), prompt, steps))?;
     let layers = u64::from(group.layers);
+    let step = if group.kv.attention == Attention::Linear { STATE_TOKENS } else { 1 };
     let (stored, last) = (layers * group.stored_bytes(), layers * group.residual.bytes(kept as u32));
     let residual = residual(group, prompt, steps)?.checked_mul(layers)?;
     let index = held.checked_mul(layers * group.index_bytes)?;
@@ -83,7 +90,7 @@ fn decode(group: &Group, prompt: u32, steps: u32) -> Option<Row> {
         peak_bytes: kept * stored + layers * group.residual.most_bytes(kept as u32),
         stored_bytes: kept * stored + last,
         read_bytes: attended.checked_mul(layers * group.token_bytes)?.checked_add(index)?.checked_add(residual)?,
-        written_bytes: u64::from(steps) * stored,
+        written_bytes: u64::from(steps) * u64::from(step) * stored,
         extra_flops: f64::from(group.layers)
             * (attended as f64 * group.read_flops + f64::from(steps) * group.write_flops),
         ..Row::default()
@@ -144,7 +151,7 @@ pub(super) fn batch(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Attention, KvShape};
+    use crate::model::KvShape;
     use crate::policy::Budget;
     use crate::policy::quantize::Residual;
 
