@@ -110,7 +110,10 @@ impl<'a> Config<'a> {
 
     fn list(self, key: &str) -> Result<&'a [Value]> {
         let value = self.value(key).ok_or_else(|| missing(key, self.kind()))?;
-        value.as_array().map(Vec::as_slice).ok_or_else(|| Error::data(format!("`{key}`: expected a list, found `{value}`")))
+        value
+            .as_array()
+            .map(Vec::as_slice)
+            .ok_or_else(|| Error::data(format!("`{key}`: expected a list, found `{value}`")))
     }
 
     /// A list with one number for each layer, or more (layers that predict several tokens come last).
@@ -133,7 +136,8 @@ impl<'a> Config<'a> {
     /// A table inside.
     fn table(self, key: &str) -> Result<Self> {
         let value = self.value(key).ok_or_else(|| missing(key, self.kind()))?;
-        let keys = value.as_object().ok_or_else(|| Error::data(format!("`{key}`: expected an object, found `{value}`")))?;
+        let keys =
+            value.as_object().ok_or_else(|| Error::data(format!("`{key}`: expected an object, found `{value}`")))?;
         Ok(Self { keys })
     }
 

@@ -11,10 +11,31 @@ use super::{Config, Layer, READ, unknown_kind};
 
 /// Every `model_type` that is known.
 pub(super) const KINDS: &[&str] = &[
-    "llama", "mistral", "qwen2", "qwen3", "qwen3_vl_text", "mimo", "mixtral", "qwen3_moe", "qwen3_vl_moe_text",
-    "minimax_m2", "gpt_oss", "gemma4_text", "qwen3_5_text", "qwen3_5_moe_text", "deepseek_v3", "kimi_k2",
-    "deepseek_v32", "glm_moe_dsa", "kimi_linear", "minimax_m3", "mimo_v2_flash", "step3p7", "llama4_text",
-    "nemotron_h", "deepseek_v4",
+    "llama",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "qwen3_vl_text",
+    "mimo",
+    "mixtral",
+    "qwen3_moe",
+    "qwen3_vl_moe_text",
+    "minimax_m2",
+    "gpt_oss",
+    "gemma4_text",
+    "qwen3_5_text",
+    "qwen3_5_moe_text",
+    "deepseek_v3",
+    "kimi_k2",
+    "deepseek_v32",
+    "glm_moe_dsa",
+    "kimi_linear",
+    "minimax_m3",
+    "mimo_v2_flash",
+    "step3p7",
+    "llama4_text",
+    "nemotron_h",
+    "deepseek_v4",
 ];
 
 /// The layers in order of depth, and how well they are known: some families leave things out of the file that only their
@@ -25,11 +46,13 @@ pub(super) fn layers(config: Config<'_>) -> Result<(Vec<Layer>, Certainty)> {
             with_ffn(config, &|config| Ok(dense(config.number("intermediate_size")?)))?
         }
         "mixtral" | "minimax_m2" | "gpt_oss" => {
-            let moe = |config: Config<'_>| experts(config, "num_local_experts", "num_experts_per_tok", "intermediate_size");
+            let moe =
+                |config: Config<'_>| experts(config, "num_local_experts", "num_experts_per_tok", "intermediate_size");
             with_ffn(config, &|config| moe(config).map(FfnShape::Moe))?
         }
         "qwen3_moe" | "qwen3_vl_moe_text" => {
-            let moe = |config: Config<'_>| experts(config, "num_experts", "num_experts_per_tok", "moe_intermediate_size");
+            let moe =
+                |config: Config<'_>| experts(config, "num_experts", "num_experts_per_tok", "moe_intermediate_size");
             with_ffn(config, &|config| moe(config).map(FfnShape::Moe))?
         }
         "gemma4_text" => gemma4(config)?,
@@ -195,7 +218,8 @@ fn latent_layers(config: Config<'_>) -> Result<Vec<Layer>> {
     };
     let dim = config.number("index_head_dim")?;
     let index = IndexShape { heads: config.number("index_n_heads")?, dim, bytes: dim.saturating_add(4), top };
-    let kinds = if config.value("indexer_types").is_some() { config.words("indexer_types", count)? } else { Vec::new() };
+    let kinds =
+        if config.value("indexer_types").is_some() { config.words("indexer_types", count)? } else { Vec::new() };
     let layer = |layer: u32| {
         let index = match kinds.get(layer as usize).copied() {
             None | Some("full") => Some(index),
@@ -216,7 +240,8 @@ fn kimi_linear(config: Config<'_>) -> Result<Vec<Layer>> {
     };
     // Layers are counted from 1 here.
     let full: Vec<u32> = linear.per_layer("full_attn_layers", 0)?;
-    let active = if config.value("num_experts_per_token").is_some() { "num_experts_per_token" } else { "num_experts_per_tok" };
+    let active =
+        if config.value("num_experts_per_token").is_some() { "num_experts_per_token" } else { "num_experts_per_tok" };
     let moe = experts(config, "num_experts", active, "moe_intermediate_size")?;
     let shared = config.optional("num_shared_experts")?.unwrap_or(0);
     let ffn = first_dense(config, Moe { shared, expert_hidden: config.optional("routed_expert_hidden_size")?, ..moe })?;
@@ -298,8 +323,7 @@ fn llama4(config: Config<'_>) -> Result<Vec<Layer>> {
     let (moe, inner) = (Moe { shared: 1, ..moe }, config.number("intermediate_size_mlp")?);
     let every = config.optional("interleave_moe_layer_step")?.unwrap_or(1).max(1);
     let layer = |layer: u32| {
-        let attention =
-            if (layer + 1).is_multiple_of(4) { AttentionShape::Full(heads) } else { local(heads, chunk) };
+        let attention = if (layer + 1).is_multiple_of(4) { AttentionShape::Full(heads) } else { local(heads, chunk) };
         let is_moe = (layer + 1).is_multiple_of(every);
         (attention, Some(if is_moe { FfnShape::Moe(moe) } else { dense(inner) }))
     };
@@ -326,7 +350,11 @@ fn nemotron(config: Config<'_>) -> Result<Vec<Layer>> {
             'M' => Some(mamba.clone()),
             '*' => Some(attention.clone()),
             'E' | '-' => None,
-            other => return Err(Error::data(format!("`hybrid_override_pattern`: expected `M`, `*`, `E` or `-`, found `{other}`"))),
+            other => {
+                return Err(Error::data(format!(
+                    "`hybrid_override_pattern`: expected `M`, `*`, `E` or `-`, found `{other}`"
+                )));
+            }
         };
         if let Some(mixer) = mixer {
             layers.push((mixer, None));
@@ -335,7 +363,9 @@ fn nemotron(config: Config<'_>) -> Result<Vec<Layer>> {
         let ffn = network(config, mark == 'E')?;
         match layers.last_mut() {
             Some((_, free @ None)) => *free = Some(ffn),
-            _ => return Err(Error::data("`hybrid_override_pattern`: expected a mixer before each network, found none")),
+            _ => {
+                return Err(Error::data("`hybrid_override_pattern`: expected a mixer before each network, found none"));
+            }
         }
     }
     Ok(layers)
