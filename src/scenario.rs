@@ -248,6 +248,15 @@ pub fn load_machine(expression: &str) -> Result<Machine> {
     Ok(machine)
 }
 
+/// What is known of the machine of this name or file, whether or not it can be priced.
+///
+/// # Errors
+/// An unknown name, an unreadable file, a file that is no machine.
+pub fn sketch_machine(name: &str) -> Result<machine::Sketch> {
+    let (text, origin) = preset("machine", name, embedded::MACHINES)?;
+    machine::sketch(&text, &origin)
+}
+
 /// The price book of this name or file.
 ///
 /// # Errors

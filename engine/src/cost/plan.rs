@@ -251,7 +251,7 @@ pub fn plan(model: &Model, shape: &Shape, machine: &Machine, dtype: WeightDtype,
         weight_bytes_per_ns: per_ns(bandwidth * weight_read.value),
         linear_flops_per_ns: per_ns(peak * matmul),
         attention_flops_per_ns: per_ns(bf16),
-        vector_flops_per_ns: per_ns(accelerator.vector_flops.value * VECTOR_EFFICIENCY),
+        vector_flops_per_ns: per_ns(vector_rate(machine, shape)?),
         collective_bytes_per_ns: per_ns(accelerator.scale_up_bytes_per_s.value * efficiency.all_reduce.value),
         collective_latency_ns: accelerator.scale_up_latency_ns.value,
         layer_floor_ns: efficiency.layer_floor_ns.value,
@@ -278,6 +278,20 @@ fn divide(model: &Model, tensor: u32) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Achieved arithmetic outside the tensor units; a policy that asks for none needs none.
+fn vector_rate(machine: &Machine, shape: &Shape) -> Result<f64> {
+    let is_needed = shape.groups.iter().any(|group| group.read_flops > 0.0 || group.write_flops > 0.0);
+    match &machine.accelerator.vector_flops {
+        Some(rate) => Ok(rate.value * VECTOR_EFFICIENCY),
+        None if !is_needed => Ok(f64::INFINITY),
+        None => Err(Error::run(format!(
+            "the policy computes outside the tensor units, and `vector_flops` of `{}` is not published",
+            machine.name
+        ))
+        .hint(format!("assume it, such as `{}*vector_flops=50TFLOPS`", machine.name))),
+    }
 }
 
 fn linear_rate(accelerator: &Accelerator, efficiency: &crate::machine::Efficiency, dtype: WeightDtype) -> (f64, f64) {
