@@ -9,8 +9,10 @@
 //! functions that are linear in them. As long as the same branches win (`StepCost::regime`), step times are therefore an
 //! arithmetic progression, which lets the serving replay jump from event to event.
 
+mod batch;
 mod plan;
 
+pub use batch::{Demand, Field, price_columns};
 pub use plan::{BLOCK_TOKENS, Linear, Parallel, Plan, PlanGroup, plan};
 
 use crate::machine::FfnPool;

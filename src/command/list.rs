@@ -8,7 +8,7 @@ use engine::unit::{show_bandwidth, show_bytes};
 use engine::{policy, serving};
 
 use super::{Exit, say};
-use crate::scenario::{sketch_machine, load_model, load_prices};
+use crate::scenario::{load_model, load_prices, sketch_machine};
 use crate::sql;
 use crate::{embedded, ingest};
 

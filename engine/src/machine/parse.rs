@@ -151,13 +151,8 @@ impl Draft {
 }
 
 /// Numbers of the accelerator that a part may lack.
-const MAY_LACK: [&str; 5] = [
-    "bf16_flops",
-    "memory_bytes",
-    "memory_bytes_per_s",
-    "scale_up_bytes_per_s",
-    "scale_up_latency_ns",
-];
+const MAY_LACK: [&str; 5] =
+    ["bf16_flops", "memory_bytes", "memory_bytes_per_s", "scale_up_bytes_per_s", "scale_up_latency_ns"];
 
 /// The numbers that the file says nobody has published.
 fn unpublished(text: &str, origin: &str, listed: &[Spanned<String>]) -> Result<Vec<&'static str>> {

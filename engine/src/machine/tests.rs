@@ -61,7 +61,8 @@ fn text(name: &str) -> String {
 }
 
 fn lookup(name: &str) -> Option<(String, String)> {
-    (PRESETS.contains(&name) || INCOMPLETE.contains(&name)).then(|| (text(name), format!("presets/machine/{name}.toml")))
+    (PRESETS.contains(&name) || INCOMPLETE.contains(&name))
+        .then(|| (text(name), format!("presets/machine/{name}.toml")))
 }
 
 fn machine(expression: &str) -> Machine {
@@ -85,9 +86,10 @@ fn every_file_is_a_machine_and_uses_every_source() {
         assert_eq!(found.unpublished.is_empty(), PRESETS.contains(&name), "{name}");
         let mut known = found.parameters;
         assert!(known.iter().all(|parameter| parameter.value.is_finite()), "{name}");
-        let around = found.tiers.iter().flat_map(|tier| {
-            [&tier.capacity_bytes, &tier.read_bytes_per_s, &tier.write_bytes_per_s, &tier.latency_ns]
-        });
+        let around = found
+            .tiers
+            .iter()
+            .flat_map(|tier| [&tier.capacity_bytes, &tier.read_bytes_per_s, &tier.write_bytes_per_s, &tier.latency_ns]);
         let links = found.links.iter().flat_map(|link| [&link.way_bytes_per_s, &link.latency_ns, &link.achieved]);
         known.extend(around.chain(links).flatten().map(|Sourced { value, source, certainty }| Parameter {
             name: "",
@@ -215,10 +217,16 @@ fn tiers_and_links_are_described() {
     assert_eq!(links, expected);
     let host = &found.tiers[0];
     let bytes = host.capacity_bytes.as_ref().map(|known| known.value as u64);
-    assert_eq!((host.name.as_str(), bytes, host.write_bytes_per_s.is_none()), ("Grace LPDDR5X", Some(480_000_000_000), true));
+    assert_eq!(
+        (host.name.as_str(), bytes, host.write_bytes_per_s.is_none()),
+        ("Grace LPDDR5X", Some(480_000_000_000), true)
+    );
     let wrong = text("gb300").replace("distance = \"board\"", "distance = \"desk\"");
     let error = parse(&wrong, "my.toml").unwrap_err().to_string();
-    assert!(error.contains("my.toml:") && error.contains("unknown variant `desk`, expected one of `package`"), "{error}");
+    assert!(
+        error.contains("my.toml:") && error.contains("unknown variant `desk`, expected one of `package`"),
+        "{error}"
+    );
 }
 
 #[test]

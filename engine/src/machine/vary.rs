@@ -32,11 +32,8 @@ pub fn resolve(expression: &str, lookup: &dyn Fn(&str) -> Option<(String, String
 }
 
 /// Short names that people type for the parameters that they vary most.
-const ALIASES: [(&str, &str); 3] = [
-    ("hbm_bw", "memory_bytes_per_s"),
-    ("hbm", "memory_bytes"),
-    ("link_bw", "scale_up_bytes_per_s"),
-];
+const ALIASES: [(&str, &str); 3] =
+    [("hbm_bw", "memory_bytes_per_s"), ("hbm", "memory_bytes"), ("link_bw", "scale_up_bytes_per_s")];
 
 /// Applies one `parameter=value`.
 fn vary(draft: &mut Draft, variation: &str) -> Result<()> {

@@ -112,7 +112,8 @@ fn kv_and_parameters_of_the_presets_are_the_published_ones() {
         // difference.
         if let Some(active) = active {
             let (low, high) = (model.active_params() / 1e9, (model.active_params() + model.embedding_params) / 1e9);
-            let slack = if name.contains("-a") || name.contains("llama-4") || name.contains("minimax") { 0.08 } else { 0.02 };
+            let slack =
+                if name.contains("-a") || name.contains("llama-4") || name.contains("minimax") { 0.08 } else { 0.02 };
             assert!(low < active * (1.0 + slack) && active * (1.0 - slack) < high, "{name} uses {low} to {high}");
         }
         assert!(model.certainty <= Certainty::Published && !model.source.is_empty());
@@ -135,8 +136,14 @@ fn formats_and_assumptions_are_kept() {
     }
     let assumed = GOLDEN.map(|(name, ..)| name).into_iter().filter(|name| preset(name).certainty == Certainty::Assumed);
     let expected = [
-        "deepseek-r1-nvfp4", "deepseek-v4-flash", "deepseek-v4-pro", "kimi-k3", "llama-4-maverick", "llama-4-scout",
-        "minimax-m3", "qwen3-32b-nvfp4",
+        "deepseek-r1-nvfp4",
+        "deepseek-v4-flash",
+        "deepseek-v4-pro",
+        "kimi-k3",
+        "llama-4-maverick",
+        "llama-4-scout",
+        "minimax-m3",
+        "qwen3-32b-nvfp4",
     ];
     assert_eq!(assumed.collect::<Vec<_>>(), expected);
 }
