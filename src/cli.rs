@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 use engine::error::Result;
 
 use crate::command::{
-    Exit, check, explain, ingest, inspect, list, query, reconcile, replay, report, run, schema, validate,
+    Exit, check, cost, explain, ingest, inspect, list, query, reconcile, replay, report, run, schema, validate,
 };
 
 /// What this traffic would cost under another KV policy, on another memory hierarchy.
@@ -35,6 +35,8 @@ pub enum Command {
     Check(check::Args),
     /// Replay stored requests under policies, on machines
     Replay(replay::Args),
+    /// Price decode steps on machines by batch and context, without any trace
+    Cost(cost::Args),
     /// Hold captured kernels, accesses, KV events and steps against the model
     Reconcile(Box<reconcile::Args>),
     /// Hold predictions against measurements
@@ -63,6 +65,7 @@ pub fn dispatch(cli: &Cli) -> Result<Exit> {
         Command::Inspect(args) => inspect::run(args),
         Command::Check(args) => check::run(args),
         Command::Replay(args) => replay::run(args),
+        Command::Cost(args) => cost::run(args),
         Command::Reconcile(args) => reconcile::run(args),
         Command::Validate(args) => validate::run(args),
         Command::Query(args) => query::run(args),

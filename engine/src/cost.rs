@@ -13,7 +13,7 @@ mod batch;
 mod plan;
 
 pub use batch::{Demand, Field, price_columns};
-pub use plan::{BLOCK_TOKENS, Linear, Parallel, Plan, PlanGroup, plan};
+pub use plan::{BLOCK_TOKENS, Linear, Parallel, Plan, PlanGroup, peak_flops, plan};
 
 use crate::machine::FfnPool;
 

@@ -8,6 +8,7 @@
 mod bad_input;
 mod browser;
 mod command_line;
+mod cost;
 mod fuzz;
 mod laws;
 mod limits;

@@ -6,7 +6,6 @@
 use super::select::{Units, need_whole_requests};
 use super::{Args, Choice, Deployment, Floor, HEAD_RETRIEVAL, Keep, Kept, Kind, Param, Part, Place, Rule, Selection};
 use crate::error::{Error, Result};
-use crate::model::Attention;
 use crate::recording::{Head, Step};
 
 /// `duo(retrieval=50%,sinks=128,recent=256)`.

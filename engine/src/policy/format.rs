@@ -5,7 +5,7 @@ use super::quantize::rotate::Variant;
 use super::quantize::{Coding, Form, Width};
 use super::{Args, Deployment};
 use crate::error::{Error, Result, unknown};
-use crate::model::{Attention, Model};
+use crate::model::Model;
 
 /// Deployment of a format that quantizes as it goes: nothing is calibrated, and blocks stay shareable.
 pub(super) const fn online(engines: &'static str) -> Deployment {

@@ -12,7 +12,7 @@ use super::usage::Bucket;
 use super::{Found, Mode, Scenario, Source, demand, usage};
 use crate::error::Result;
 use crate::machine::parameters;
-use crate::model::{Attention, Certainty, WeightDtype};
+use crate::model::Certainty;
 use crate::policy::Budget;
 use crate::schema::result::{
     ATTENTION_ERROR, DEMAND, LINK_USAGE, MACHINES, METRIC_DEFS, METRICS, MODELS, PRICES, QUANTILES, REQUEST_COSTS,
