@@ -72,6 +72,7 @@ struct Placed {
 }
 
 /// The steps that are priced: every batch with every context.
+#[derive(Clone)]
 struct Steps {
     batch: Vec<u32>,
     context: Vec<u32>,
@@ -245,12 +246,14 @@ fn ns(values: &[f64]) -> ArrayRef {
 /// What names the rows of a machine: model, policy, machine, weights and accelerators.
 fn names(subject: &Subject, placed: &Placed, rows: usize) -> Vec<(&'static str, ArrayRef)> {
     let text = |value: &str| -> ArrayRef { Arc::new(StringArray::from_iter_values(std::iter::repeat_n(value, rows))) };
+    let accelerators: ArrayRef =
+        Arc::new(UInt32Array::from_iter_values(std::iter::repeat_n(placed.parallel.tensor, rows)));
     vec![
         ("model", text(&subject.model.name)),
         ("policy", text(&subject.policy)),
         ("machine", text(&placed.machine.name)),
         ("weights", text(subject.dtype.name())),
-        ("accelerators", Arc::new(UInt32Array::from_iter_values(std::iter::repeat_n(placed.parallel.tensor, rows)))),
+        ("accelerators", accelerators),
     ]
 }
 
@@ -269,8 +272,8 @@ fn rows(subject: &Subject, placed: &Placed, steps: &Steps, figures: &Figures) ->
     let bytes = steps.bytes(plan);
     let fits = bytes.iter().map(|&bytes| Some(bytes <= plan.capacity_bytes)).collect::<BooleanArray>();
     let mut columns = names(subject, placed, count);
-    columns.extend([
-        ("batch", Arc::new(UInt32Array::from(steps.batch.clone())) as ArrayRef),
+    let own: [(&'static str, ArrayRef); 19] = [
+        ("batch", Arc::new(UInt32Array::from(steps.batch.clone()))),
         ("context_tokens", Arc::new(UInt32Array::from(steps.context.clone()))),
         ("step_ns", ns(total)),
         ("kv_read_ns", ns(figure(figures, Field::KvRead))),
@@ -289,7 +292,8 @@ fn rows(subject: &Subject, placed: &Placed, steps: &Steps, figures: &Figures) ->
         ("kv_bytes", Arc::new(UInt64Array::from(bytes))),
         ("fits", Arc::new(fits)),
         ("certainty", word_column(plan, count)),
-    ]);
+    ];
+    columns.extend(own);
     Ok(RecordBatch::try_from_iter(columns)?)
 }
 

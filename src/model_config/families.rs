@@ -7,6 +7,8 @@ use engine::model::description::{
     Mamba2, Moe, SparseLatent, SparseQuery,
 };
 
+use serde_json::Value;
+
 use super::{Config, Layer, READ, unknown_kind};
 
 /// Every `model_type` that is known.
@@ -333,7 +335,7 @@ fn llama4(config: Config<'_>) -> Result<Vec<Layer>> {
 /// A pattern of mixers (`M` Mamba-2, `*` attention) and networks (`E` experts, `-` dense). A mixer and the network after it
 /// make one layer here; a mixer that another one follows has no network.
 fn nemotron(config: Config<'_>) -> Result<Vec<Layer>> {
-    let pattern = config.value("hybrid_override_pattern").and_then(|value| value.as_str());
+    let pattern = config.value("hybrid_override_pattern").and_then(Value::as_str);
     let pattern = pattern.ok_or_else(|| super::missing("hybrid_override_pattern", config.kind()))?;
     let width = config.any(&["head_dim", "attention_head_dim"])?;
     let attention = AttentionShape::Full(GroupedQuery { key_dim: width, value_dim: width, ..heads(config)? });

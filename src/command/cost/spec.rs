@@ -101,10 +101,9 @@ struct Outcome {
 
 /// The steps under each plan: the same ones, or those that capacity admits.
 fn outcomes(resource: Resource, plans: &[Plan], steps: &Steps) -> Result<Vec<Outcome>> {
-    let same = || Steps { batch: steps.batch.clone(), context: steps.context.clone() };
     if resource != Resource::Capacity {
         let figures = priced(plans, steps)?;
-        return Ok(figures.into_iter().map(|figures| Outcome { steps: same(), figures }).collect());
+        return Ok(figures.into_iter().map(|figures| Outcome { steps: steps.clone(), figures }).collect());
     }
     let mut contexts = steps.context.clone();
     contexts.sort_unstable();
@@ -117,15 +116,9 @@ fn outcomes(resource: Resource, plans: &[Plan], steps: &Steps) -> Result<Vec<Out
         };
         let steps = Steps { batch: contexts.iter().map(most).collect(), context: contexts.clone() };
         let figures = priced(std::slice::from_ref(plan), &steps)?;
-        outcomes.extend(figures.into_iter().map(|figures| Outcome { steps: Steps::copy(&steps), figures }));
+        outcomes.extend(figures.into_iter().map(|figures| Outcome { steps: steps.clone(), figures }));
     }
     Ok(outcomes)
-}
-
-impl Steps {
-    fn copy(other: &Self) -> Self {
-        Self { batch: other.batch.clone(), context: other.context.clone() }
-    }
 }
 
 fn rows(
@@ -151,8 +144,8 @@ fn rows(
     };
     let held = |row: usize| bound_by(figures, row);
     let mut columns = names(subject, placed, count);
-    columns.extend([
-        ("resource", Arc::new(StringArray::from_iter_values(std::iter::repeat_n(resource.name(), count))) as ArrayRef),
+    let own: [(&'static str, ArrayRef); 11] = [
+        ("resource", Arc::new(StringArray::from_iter_values(std::iter::repeat_n(resource.name(), count)))),
         ("factor", Arc::new(Float64Array::from_iter_values(std::iter::repeat_n(factor, count)))),
         ("batch", Arc::new(UInt32Array::from(steps.batch.clone()))),
         ("context_tokens", Arc::new(UInt32Array::from(steps.context.clone()))),
@@ -163,6 +156,7 @@ fn rows(
         ("held_by", Arc::new(StringArray::from_iter_values((0..count).map(|row| held(row).0)))),
         ("held_ratio", known(&|row| Some(held(row).1 / total[row]))),
         ("certainty", word_column(plan, count)),
-    ]);
+    ];
+    columns.extend(own);
     Ok(RecordBatch::try_from_iter(columns)?)
 }
