@@ -100,3 +100,35 @@ fn columns_that_do_not_fit_are_refused() {
     let good = Demand { decode_requests: &[1], kept_tokens: &[&[1]] };
     assert_eq!(refused(&good, 2), "expected outputs for 1 plans, found 2");
 }
+
+fn preset(name: &str) -> crate::model::Model {
+    let path = format!("{}/../presets/model/{name}.toml", env!("CARGO_MANIFEST_DIR"));
+    crate::model::parse(&std::fs::read_to_string(path).unwrap(), name).unwrap()
+}
+
+/// `POLICIES` 6.2: a step of DeepSeek-V3.2 with FP8 KV reads 8,052 bytes of index for each token of the context and 40,016
+/// of latents for each of at most 2,048.
+#[test]
+fn a_sparse_step_reads_the_index_and_what_it_chooses() {
+    let plan = planned(&preset("deepseek-v3.2"), "fp8", &machine_at(1), 1);
+    for (requests, context) in [(1_u32, 1000_u32), (1, 100_000), (16, 30_000)] {
+        let cost = alone(&plan, requests, &kept(&plan, requests, context));
+        let expected = u64::from(requests) * (8052 * u64::from(context) + 40_016 * u64::from(context.min(2048)));
+        assert!((cost.kv_read_bytes - expected as f64).abs() < 1.0, "{requests} x {context}: {}", cost.kv_read_bytes);
+    }
+}
+
+/// A hybrid reads and writes 183.2 MiB of states per request and step, whatever the context, beside 30,720 bytes for each
+/// token of it.
+#[test]
+fn a_hybrid_step_moves_its_states_once() {
+    let plan = planned(&preset("qwen3.5-397b-a17b"), "full", &machine_at(1), 1);
+    for context in [16_u32, 5000, 200_000] {
+        let cost = alone(&plan, 3, &kept(&plan, 3, context));
+        let states = 3.0 * 192_061_440.0;
+        assert!((cost.kv_read_bytes - states - 3.0 * 30_720.0 * f64::from(context)).abs() < 1.0);
+        assert!((cost.kv_written_bytes - states - 3.0 * 30_720.0).abs() < 1.0, "{}", cost.kv_written_bytes);
+    }
+    assert_eq!(plan.growing_bytes(), 30_720);
+    assert_eq!(plan.footprint(10_000, 10_000, true), 192_061_440 + 30_720 * 10_000);
+}
