@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 use engine::error::Result;
 
 use crate::command::{
-    Exit, cache, calibrate, check, explain, ingest, inspect, list, query, reconcile, replay, report, run, schema,
+    Exit, cache, calibrate, check, cost, explain, ingest, inspect, list, query, reconcile, replay, report, run, schema,
     validate,
 };
 
@@ -38,6 +38,8 @@ pub enum Command {
     Replay(replay::Args),
     /// What caches of KV blocks hit, by policy and size
     Cache(Box<cache::Args>),
+    /// Price decode steps on machines by batch and context, without any trace
+    Cost(cost::Args),
     /// Hold captured kernels, accesses, KV events and steps against the model
     Reconcile(Box<reconcile::Args>),
     /// Turn measured operations into efficiency surfaces
@@ -69,6 +71,7 @@ pub fn dispatch(cli: &Cli) -> Result<Exit> {
         Command::Check(args) => check::run(args),
         Command::Replay(args) => replay::run(args),
         Command::Cache(args) => cache::run(args),
+        Command::Cost(args) => cost::run(args),
         Command::Reconcile(args) => reconcile::run(args),
         Command::Calibrate(args) => calibrate::run(args),
         Command::Validate(args) => validate::run(args),

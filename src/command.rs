@@ -4,6 +4,7 @@
 pub mod cache;
 pub mod calibrate;
 pub mod check;
+pub mod cost;
 pub mod explain;
 pub mod ingest;
 pub mod inspect;
@@ -56,6 +57,16 @@ pub(crate) fn print(
         }
     }
     Ok(Exit::Done)
+}
+
+/// The format of this name; `auto` is that of the file's extension, where it is one.
+pub(crate) fn format_of(name: &str, output: Option<&Path>) -> Result<output::Format> {
+    match (name, output.and_then(Path::extension)) {
+        ("auto", Some(extension)) => {
+            Ok(output::Format::parse(&extension.to_string_lossy()).unwrap_or(output::Format::Auto))
+        }
+        (name, _) => output::Format::parse(name),
+    }
 }
 
 /// Writes text to standard output.

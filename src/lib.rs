@@ -5,6 +5,7 @@ pub mod cli;
 pub mod command;
 pub mod embedded;
 pub mod ingest;
+pub mod model_config;
 pub mod output;
 pub mod report;
 pub mod scenario;

@@ -13,7 +13,7 @@ use engine::replay::{Mode, Scenario};
 use engine::serving::{RULES, Rules};
 use serde::Deserialize;
 
-use crate::embedded;
+use crate::{embedded, model_config};
 
 /// One scenario as written; what is missing is taken from `[defaults]`, then from the built-in defaults.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
@@ -25,7 +25,7 @@ pub struct Spec {
     pub baseline: Option<bool>,
     /// A source of the store by format, file name or number; the only one with arrivals if not given.
     pub workload: Option<String>,
-    /// A model preset, or the path of a TOML file.
+    /// A model preset, or the path of a TOML file or of a `config.json`.
     pub model: Option<String>,
     /// A policy stack.
     pub policy: Option<String>,
@@ -41,7 +41,7 @@ pub struct Spec {
     pub tensor_parallel: Option<u32>,
     /// Copies of the model.
     pub instances: Option<u32>,
-    /// `bf16`, `fp8` or `nvfp4`.
+    /// `bf16`, `fp8`, `nvfp4`, `mxfp4` or `int4`; the format that the model is published in if not given.
     pub weights: Option<String>,
     /// A price book.
     pub prices: Option<String>,
@@ -137,6 +137,7 @@ impl Spec {
         let model = load_model(&needed("model", &self.model)?)?;
         let policy = Stack::parse(self.policy.as_deref().unwrap_or("full"))?;
         let machine = load_machine(&needed("machine", &self.machine)?)?;
+        let published = model.weights;
         let name = self.name.clone().unwrap_or_else(|| format!("{} on {}", policy.name(), machine.name));
         Ok(Scenario {
             name,
@@ -152,7 +153,7 @@ impl Spec {
                 tensor: number("tensor_parallel", self.tensor_parallel.unwrap_or(1))?,
                 instances: number("instances", self.instances.unwrap_or(1))?,
             },
-            dtype: dtype(self.weights.as_deref().unwrap_or("bf16"))?,
+            dtype: self.weights.as_deref().map_or(Ok(published), dtype)?,
             prices: load_prices(self.prices.as_deref().unwrap_or("hyperscaler"))?,
         })
     }
@@ -191,12 +192,9 @@ fn rate(text: &str) -> Result<f64> {
 }
 
 pub(crate) fn dtype(name: &str) -> Result<WeightDtype> {
-    match name {
-        "bf16" => Ok(WeightDtype::Bf16),
-        "fp8" => Ok(WeightDtype::Fp8),
-        "nvfp4" => Ok(WeightDtype::Nvfp4),
-        _ => Err(unknown("weight format", name, ["bf16", "fp8", "nvfp4"])),
-    }
+    let found = WeightDtype::ALL.iter().find(|(known, _)| *known == name);
+    let names = WeightDtype::ALL.iter().map(|(known, _)| *known);
+    found.map(|(_, dtype)| *dtype).ok_or_else(|| unknown("weight format", name, names))
 }
 
 /// A preset of `list`, or a file where the name is the path of one.
@@ -212,11 +210,16 @@ fn preset(what: &str, name: &str, list: &[(&str, &str)]) -> Result<(String, Stri
     }
 }
 
-/// The model of this name or file.
+/// The model of this name, model file or Hugging Face `config.json`.
 ///
 /// # Errors
 /// An unknown name, an unreadable file, a file that is no model.
 pub fn load_model(name: &str) -> Result<Model> {
+    if Path::new(name).extension().is_some_and(|extension| extension == "json") {
+        let text = std::fs::read_to_string(name)
+            .map_err(|error| Error::usage(format!("cannot read the model `{name}`: {error}")))?;
+        return model_config::parse(&text, name);
+    }
     let (text, origin) = preset("model", name, embedded::MODELS)?;
     model::parse(&text, &origin)
 }
@@ -243,6 +246,15 @@ pub fn load_machine(expression: &str) -> Result<Machine> {
     let mut machine = machine::resolve(&parts.join("*"), &|_| Some((text.clone(), origin.clone())))?;
     expression.trim().clone_into(&mut machine.name);
     Ok(machine)
+}
+
+/// What is known of the machine of this name or file, whether or not it can be priced.
+///
+/// # Errors
+/// An unknown name, an unreadable file, a file that is no machine.
+pub fn sketch_machine(name: &str) -> Result<machine::Sketch> {
+    let (text, origin) = preset("machine", name, embedded::MACHINES)?;
+    machine::sketch(&text, &origin)
 }
 
 /// The price book of this name or file.

@@ -9,11 +9,13 @@
 //! functions that are linear in them. As long as the same branches win (`StepCost::regime`), step times are therefore an
 //! arithmetic progression, which lets the serving replay jump from event to event.
 
+mod batch;
 mod measured;
 mod plan;
 
+pub use batch::{Demand, Field, price_columns};
 pub use measured::measure;
-pub use plan::{BLOCK_TOKENS, Linear, Parallel, Plan, PlanGroup, plan};
+pub use plan::{BLOCK_TOKENS, Linear, Parallel, Plan, PlanGroup, peak_flops, plan};
 
 use crate::machine::FfnPool;
 
@@ -206,7 +208,9 @@ fn decode_attention(plan: &Plan, group: &PlanGroup, batch: &Batch<'_>, kept: u64
     }
     if group.index_bytes_per_accelerator > 0.0 {
         let bytes = kept as f64 * group.index_bytes_per_accelerator;
-        cost.kv_read += bytes / group.kv_bytes_per_ns;
+        let flops = kept as f64 * group.index_flops;
+        cost.pace(Stream::Kv, bytes / group.kv_bytes_per_ns, flops / plan.attention_flops_per_ns);
+        cost.flops += flops * plan.tensor;
         cost.kv_read_bytes += bytes * plan.tensor;
     }
     residual(group, batch, plan.tensor, cost);
@@ -301,7 +305,10 @@ fn all_reduce(plan: &Plan, count: f64, tokens: f64, cost: &mut StepCost) {
 fn prefill_attention(plan: &Plan, batch: &Batch<'_>, cost: &mut StepCost) {
     let figures = batch.prefill_pairs.iter().zip(batch.prefill_context);
     for (group, (&pairs, &context)) in plan.groups.iter().zip(figures) {
-        attend(plan, group, context as f64, pairs * group.prefill_pair_flops, 1.0, cost);
+        // Where the model chooses, its index sees every pair and the attention no more than it may.
+        let attended = pairs.min(batch.prefill_tokens as f64 * group.prefill_top);
+        let flops = attended * group.prefill_pair_flops + pairs * group.index_flops;
+        attend(plan, group, context as f64, flops, 1.0, cost);
     }
 }
 
@@ -322,7 +329,11 @@ fn policy_work(plan: &Plan, batch: &Batch<'_>, cost: &mut StepCost) {
 /// KV of the new tokens, written at the bandwidth of streaming.
 fn written(plan: &Plan, batch: &Batch<'_>, cost: &mut StepCost) {
     let tokens = (batch.decode_requests + batch.prefill_tokens) as f64;
-    let bytes: f64 = plan.groups.iter().map(|group| tokens * group.written_bytes_per_accelerator).sum();
+    // A state is written once a step by each request that goes on with it.
+    let states = (batch.decode_requests + batch.prefill_rows) as f64;
+    let of =
+        |group: &PlanGroup| tokens * group.written_bytes_per_accelerator + states * group.state_bytes_per_accelerator;
+    let bytes: f64 = plan.groups.iter().map(of).sum();
     cost.kv_read += bytes / plan.weight_bytes_per_ns;
     cost.kv_written_bytes += bytes * plan.tensor;
 }

@@ -15,6 +15,7 @@ pub use parse::{calibrate, parse};
 use quantity::Quantity;
 pub use vary::resolve;
 
+use crate::error::Result;
 use crate::model::Certainty;
 
 /// A number with its origin.
@@ -37,8 +38,9 @@ pub struct Accelerator {
     pub fp8_flops: Option<Sourced>,
     /// Dense arithmetic in fp4.
     pub fp4_flops: Option<Sourced>,
-    /// Arithmetic outside the tensor units (fp32), flops per second: dequantization, scoring.
-    pub vector_flops: Sourced,
+    /// Arithmetic outside the tensor units (fp32), flops per second: dequantization, scoring. Null where nobody has said so;
+    /// policies that need it are then refused.
+    pub vector_flops: Option<Sourced>,
     /// Main memory (HBM) that software can use, bytes.
     pub memory_bytes: Sourced,
     /// Peak read bandwidth of main memory, bytes per second.
@@ -108,6 +110,50 @@ pub struct FfnPool {
     pub link_latency_ns: Option<Sourced>,
 }
 
+/// A memory beside that of the accelerator, as one accelerator sees it; null where nobody has said so.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tier {
+    /// What it is: `Grace LPDDR5X`.
+    pub name: String,
+    /// Size, bytes.
+    pub capacity_bytes: Option<Sourced>,
+    /// Peak read bandwidth, bytes per second.
+    pub read_bytes_per_s: Option<Sourced>,
+    /// Peak write bandwidth, bytes per second.
+    pub write_bytes_per_s: Option<Sourced>,
+    /// Time to the first byte, nanoseconds.
+    pub latency_ns: Option<Sourced>,
+}
+
+/// How far a link reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Distance {
+    /// Within a package.
+    Package,
+    /// On a board: to the host.
+    Board,
+    /// Within a rack or node: the scale-up domain.
+    Rack,
+    /// From rack to rack.
+    CrossRack,
+}
+
+/// A link of one accelerator; null where nobody has said so.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Link {
+    /// What it is: `NVLink-C2C`.
+    pub name: String,
+    /// How far it reaches.
+    pub distance: Distance,
+    /// Bandwidth each way, bytes per second.
+    pub way_bytes_per_s: Option<Sourced>,
+    /// Latency, nanoseconds.
+    pub latency_ns: Option<Sourced>,
+    /// Share of the bandwidth that is reached.
+    pub achieved: Option<Sourced>,
+}
+
 /// A machine.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Machine {
@@ -123,6 +169,48 @@ pub struct Machine {
     pub efficiency: Efficiency,
     /// Accelerators for the FFN, if apart.
     pub ffn_pool: Option<FfnPool>,
+    /// Memories around the accelerator, nearest first.
+    pub tiers: Vec<Tier>,
+    /// Links of the accelerator, nearest first.
+    pub links: Vec<Link>,
+}
+
+/// What is known of a machine, whether or not it is enough to price anything.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sketch {
+    /// Its published name.
+    pub title: String,
+    /// Every number that is known.
+    pub parameters: Vec<Parameter>,
+    /// Numbers that pricing needs and nobody has published.
+    pub unpublished: Vec<&'static str>,
+    /// Memories around the accelerator.
+    pub tiers: Vec<Tier>,
+    /// Its links.
+    pub links: Vec<Link>,
+}
+
+/// What a machine file says.
+///
+/// # Errors
+/// Those of [`parse`], except for numbers that are not published.
+pub fn sketch(text: &str, origin: &str) -> Result<Sketch> {
+    let parse::Draft { machine, missing } = parse::draft(text, origin)?;
+    let known = parameters(&machine).into_iter().filter(|known| !missing.contains(&known.name));
+    let (title, tiers, links) = (machine.title.clone(), machine.tiers.clone(), machine.links.clone());
+    Ok(Sketch { title, parameters: known.collect(), unpublished: missing, tiers, links })
+}
+
+impl Distance {
+    /// Name of the distance.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Package => "package",
+            Self::Board => "board",
+            Self::Rack => "rack",
+            Self::CrossRack => "cross-rack",
+        }
+    }
 }
 
 /// One number of a machine, as the table `machines` shows it.
@@ -167,7 +255,7 @@ fn slots(machine: &mut Machine) -> Vec<(&'static str, Slot<'_>)> {
         ("bf16_flops", Slot::Known(&mut accelerator.bf16_flops)),
         ("fp8_flops", Slot::Unpublished(&mut accelerator.fp8_flops)),
         ("fp4_flops", Slot::Unpublished(&mut accelerator.fp4_flops)),
-        ("vector_flops", Slot::Known(&mut accelerator.vector_flops)),
+        ("vector_flops", Slot::Unpublished(&mut accelerator.vector_flops)),
         ("memory_bytes", Slot::Known(&mut accelerator.memory_bytes)),
         ("memory_bytes_per_s", Slot::Known(&mut accelerator.memory_bytes_per_s)),
         ("scale_up_bytes_per_s", Slot::Known(&mut accelerator.scale_up_bytes_per_s)),

@@ -3,11 +3,14 @@
 //! A model file holds only the shape, as the published `config.json` has it; bytes of KV, parameters and arithmetic
 //! follow from it. What weighs less than 0.1% (norms, biases, attention sinks) is left out.
 
+mod derive;
+pub mod description;
 mod parse;
 #[cfg(test)]
 mod tests;
 
-pub use parse::parse;
+pub use description::Description;
+pub use parse::{build, parse};
 pub(crate) use parse::{from_toml, located, name_of};
 
 /// How well a number is known; a figure is as certain as the least certain input it depends on.
@@ -25,18 +28,28 @@ pub enum Certainty {
 }
 
 /// Number format of weights.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum WeightDtype {
     /// 16 bits.
+    #[default]
     Bf16,
     /// 8 bits.
     Fp8,
     /// 4 bits and one E4M3 scale per 16 elements.
     Nvfp4,
+    /// 4 bits and one E8M0 scale per 32 elements.
+    Mxfp4,
+    /// 4-bit integers and one 16-bit scale per 32 of them; they are multiplied in bf16.
+    Int4,
 }
 
+/// Tokens that the state of a linear layer counts as, so that it fills one block of KV memory: kept tokens of such a layer
+/// are sixteenths of its state, and a context of 16 tokens or more has all of it.
+pub const STATE_TOKENS: u32 = 16;
+
 /// How a layer attends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Attention {
     /// To all of the context.
     Full,
@@ -47,6 +60,66 @@ pub enum Attention {
     },
     /// Through one latent vector per token, replicated on every accelerator.
     Mla,
+    /// To those of all tokens that an index of the model chooses; all are stored.
+    Sparse(Sparse),
+    /// To a state of fixed size, which each token changes: nothing grows with the context. It counts as a window of
+    /// [`STATE_TOKENS`].
+    Linear,
+}
+
+/// A layer that stores more than it reads, as the model was trained to.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sparse {
+    /// Tokens that a query reads at most.
+    pub top: u32,
+    /// Bytes that the index stores per token, and reads for every query.
+    pub index_bytes: u32,
+    /// Multiply-adds of the index for one query and one token of the context.
+    pub index_macs: f64,
+    /// Whether what is stored is a latent that serves as K and V at once.
+    pub is_latent: bool,
+    /// Where stored entries stand for several tokens each: the window that is kept beside them in single entries, and how
+    /// many tokens an entry stands for.
+    pub window: Option<(u32, u32)>,
+}
+
+impl Attention {
+    /// Tokens that the model itself keeps at most; `None` where the cache grows with the context.
+    pub fn window(&self) -> Option<u32> {
+        match self {
+            Self::Sliding { window } => Some(*window),
+            Self::Linear => Some(STATE_TOKENS),
+            Self::Full | Self::Mla | Self::Sparse(_) => None,
+        }
+    }
+
+    /// Whether one vector serves as K and V of all heads.
+    pub fn is_latent(&self) -> bool {
+        match self {
+            Self::Mla => true,
+            Self::Sparse(sparse) => sparse.is_latent,
+            Self::Full | Self::Sliding { .. } | Self::Linear => false,
+        }
+    }
+
+    /// What the model chooses by, if it does.
+    pub fn sparse(&self) -> Option<&Sparse> {
+        match self {
+            Self::Sparse(sparse) => Some(sparse),
+            _ => None,
+        }
+    }
+
+    /// Name of the kind.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Sliding { .. } => "sliding",
+            Self::Mla => "mla",
+            Self::Sparse(_) => "sparse",
+            Self::Linear => "linear",
+        }
+    }
 }
 
 /// The KV that one layer keeps of one token, and the arithmetic of attending to it.
@@ -107,6 +180,8 @@ pub struct Model {
     pub source: String,
     /// How well the shape is known.
     pub certainty: Certainty,
+    /// Number format that most of its weights are published in.
+    pub weights: WeightDtype,
     /// Width of the residual stream.
     pub hidden: u32,
     /// Parameters of the output projection to the vocabulary.
@@ -127,20 +202,42 @@ impl KvShape {
     pub fn bf16_bytes(&self) -> u64 {
         2 * self.elements()
     }
+
+    /// The window that is kept beside compressed entries: its tokens, and its KV.
+    pub fn entry_window(&self) -> Option<(u32, Self)> {
+        let (window, ratio) = self.attention.sparse()?.window?;
+        let whole = f64::from(ratio);
+        let kv = Self {
+            attention: Attention::Sliding { window },
+            key_dim: self.key_dim.saturating_mul(ratio),
+            value_dim: self.value_dim.saturating_mul(ratio),
+            macs_per_pair: self.macs_per_pair * whole,
+            prefill_macs_per_pair: self.prefill_macs_per_pair * whole,
+            ..*self
+        };
+        Some((window, kv))
+    }
 }
 
 impl Model {
-    /// Bytes of KV in bf16 that one more token adds when the context is long: layers with a window add nothing.
+    /// Bytes of KV in bf16 that one more token adds when the context is long, indices included: layers with a window or a
+    /// state add nothing.
     pub fn growing_bytes_per_token(&self) -> u64 {
-        let growing = self.groups.iter().filter(|group| !matches!(group.kv.attention, Attention::Sliding { .. }));
-        growing.map(|group| u64::from(group.layers) * group.kv.bf16_bytes()).sum()
+        let growing = self.groups.iter().filter(|group| group.kv.attention.window().is_none());
+        growing
+            .map(|group| {
+                let index = group.kv.attention.sparse().map_or(0, |sparse| u64::from(sparse.index_bytes));
+                u64::from(group.layers) * (group.kv.bf16_bytes() + index)
+            })
+            .sum()
     }
 
-    /// Bytes of KV in bf16 that a sequence holds in its windows once they are full.
+    /// Bytes of KV in bf16 that a sequence holds in its windows once they are full, and in its states.
     pub fn constant_bytes(&self) -> u64 {
-        let windows = self.groups.iter().filter_map(|group| match group.kv.attention {
-            Attention::Sliding { window } => Some(u64::from(group.layers) * u64::from(window) * group.kv.bf16_bytes()),
-            _ => None,
+        let windows = self.groups.iter().map(|group| {
+            let own = group.kv.attention.window().map(|tokens| (tokens, group.kv.bf16_bytes()));
+            let beside = group.kv.entry_window().map(|(tokens, kv)| (tokens, kv.bf16_bytes()));
+            own.or(beside).map_or(0, |(tokens, bytes)| u64::from(group.layers) * u64::from(tokens) * bytes)
         });
         windows.sum()
     }
@@ -179,7 +276,22 @@ impl WeightDtype {
         match self {
             Self::Bf16 => 2.0,
             Self::Fp8 => 1.0,
-            Self::Nvfp4 => 0.5625,
+            Self::Nvfp4 | Self::Int4 => 0.5625,
+            Self::Mxfp4 => 0.53125,
         }
+    }
+
+    /// Every format by its name.
+    pub const ALL: [(&'static str, Self); 5] = [
+        ("bf16", Self::Bf16),
+        ("fp8", Self::Fp8),
+        ("nvfp4", Self::Nvfp4),
+        ("mxfp4", Self::Mxfp4),
+        ("int4", Self::Int4),
+    ];
+
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(_, dtype)| *dtype == self).map_or("", |(name, _)| name)
     }
 }

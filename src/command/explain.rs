@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use engine::cache::tiers::PRESETS;
 use engine::error::{Result, unknown};
+use engine::model::Attention;
 use engine::reconcile::tables;
 use engine::replay::DEFINITIONS;
 use engine::serving::RULES;
@@ -14,7 +15,7 @@ use engine::unit::significant;
 use engine::{cache, machine, policy, schema};
 
 use super::{Exit, say};
-use crate::scenario::{load_machine, load_model, load_prices};
+use crate::scenario::{load_model, load_prices, sketch_machine};
 use crate::sql;
 use crate::{embedded, ingest};
 
@@ -147,9 +148,9 @@ fn machine_preset(name: &str) -> Result<Option<String>> {
     if !embedded::MACHINES.iter().any(|(known, _)| *known == name) {
         return Ok(None);
     }
-    let found = load_machine(name)?;
+    let found = sketch_machine(name)?;
     let mut text = format!("machine {name}: {}\n", found.title);
-    for parameter in machine::parameters(&found) {
+    for parameter in &found.parameters {
         let certainty = format!("{:?}", parameter.certainty).to_lowercase();
         let _ = writeln!(
             text,
@@ -160,7 +161,45 @@ fn machine_preset(name: &str) -> Result<Option<String>> {
             parameter.source
         );
     }
+    for name in &found.unpublished {
+        let _ = writeln!(text, "  {name:<24} not published; pricing needs it");
+    }
+    for tier in &found.tiers {
+        let _ = writeln!(text, "  tier {}", tier.name);
+        let numbers = [
+            ("capacity", "bytes", &tier.capacity_bytes),
+            ("read", "bytes/s", &tier.read_bytes_per_s),
+            ("write", "bytes/s", &tier.write_bytes_per_s),
+            ("latency", "ns", &tier.latency_ns),
+        ];
+        text.push_str(&around(&numbers));
+    }
+    for link in &found.links {
+        let _ = writeln!(text, "  link {}, {}", link.name, link.distance.name());
+        let numbers = [
+            ("each way", "bytes/s", &link.way_bytes_per_s),
+            ("latency", "ns", &link.latency_ns),
+            ("achieved", "ratio", &link.achieved),
+        ];
+        text.push_str(&around(&numbers));
+    }
     Ok(Some(text))
+}
+
+/// Numbers of a tier or link, as far as they are known.
+fn around(numbers: &[(&str, &str, &Option<machine::Sourced>)]) -> String {
+    let mut text = String::new();
+    for (name, unit, known) in numbers {
+        let _ = match known {
+            Some(known) => {
+                let certainty = format!("{:?}", known.certainty).to_lowercase();
+                let value = significant(known.value);
+                writeln!(text, "    {name:<22} {value:>12} {unit:<8} {certainty}: {}", known.source)
+            }
+            None => writeln!(text, "    {name:<22} unknown"),
+        };
+    }
+    text
 }
 
 fn model_preset(name: &str) -> Result<Option<String>> {
@@ -170,19 +209,33 @@ fn model_preset(name: &str) -> Result<Option<String>> {
     let model = load_model(name)?;
     let mut text = format!("model {name}: {}\n  source: {}\n", model.title, model.source);
     let _ = writeln!(text, "  parameters: {}", engine::unit::show_count(model.params()));
+    let _ = writeln!(text, "  weights: published in {}", model.weights.name());
     let _ = writeln!(text, "  growing KV: {} bytes per token (bf16)", model.growing_bytes_per_token());
     let _ = writeln!(text, "  constant KV: {} bytes per sequence (bf16)", model.constant_bytes());
     for group in &model.groups {
         let _ = writeln!(
             text,
-            "  {} layers: {:?} attention, {} KV heads, {} bytes of KV per token and layer",
+            "  {} layers: {} attention{}, {} KV heads, {} bytes of KV per token and layer",
             group.layers,
-            group.kv.attention,
+            group.kv.attention.name(),
+            reach(&group.kv.attention),
             group.kv.kv_heads,
             group.kv.bf16_bytes()
         );
     }
     Ok(Some(text))
+}
+
+/// How far a layer sees, if not over all of the context.
+fn reach(attention: &Attention) -> String {
+    match attention {
+        Attention::Sliding { window } => format!(" (window of {window})"),
+        Attention::Linear => format!(" (a state, counted as {} tokens)", engine::model::STATE_TOKENS),
+        Attention::Sparse(sparse) if sparse.top < u32::MAX => {
+            format!(" (reads {} tokens at most, index of {} bytes per token)", sparse.top, sparse.index_bytes)
+        }
+        Attention::Full | Attention::Mla | Attention::Sparse(_) => String::new(),
+    }
 }
 
 fn price_book(name: &str) -> Result<Option<String>> {

@@ -8,7 +8,7 @@ use engine::unit::{show_bandwidth, show_bytes};
 use engine::{cache, policy, serving};
 
 use super::{Exit, say};
-use crate::scenario::{load_machine, load_model, load_prices};
+use crate::scenario::{load_model, load_prices, sketch_machine};
 use crate::sql;
 use crate::surfaces::Library;
 use crate::{embedded, ingest};
@@ -74,17 +74,15 @@ fn models() -> Result<Exit> {
 fn machines() -> Result<Exit> {
     let mut rows = Vec::new();
     for (name, _) in embedded::MACHINES {
-        let machine = load_machine(name)?;
-        let part = &machine.accelerator;
-        rows.push((
-            (*name).to_owned(),
-            format!(
-                "{}, {} at {} per accelerator",
-                machine.title,
-                show_bytes(part.memory_bytes.value),
-                show_bandwidth(part.memory_bytes_per_s.value)
-            ),
-        ));
+        let found = sketch_machine(name)?;
+        let of = |key: &str| found.parameters.iter().find(|known| known.name == key).map(|known| known.value);
+        let memory = of("memory_bytes").map_or_else(|| "memory of unknown size".to_owned(), show_bytes);
+        let rate = of("memory_bytes_per_s").map_or_else(|| "an unknown rate".to_owned(), show_bandwidth);
+        let mut text = format!("{}, {memory} at {rate} per accelerator", found.title);
+        if !found.unpublished.is_empty() {
+            let _ = write!(text, " (not published: {})", found.unpublished.join(", "));
+        }
+        rows.push(((*name).to_owned(), text));
     }
     listed(&rows)
 }

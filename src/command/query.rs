@@ -1,11 +1,10 @@
 //! `kvtoll query`: named questions, and any in SQL.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use engine::error::{Error, Result};
 
-use super::{Exit, print, say, talk};
-use crate::output::Format;
+use super::{Exit, format_of, print, say, talk};
 use crate::sql;
 use crate::store::Store;
 
@@ -53,10 +52,7 @@ pub fn run(args: &Args) -> Result<Exit> {
         let name = args.name.clone().or_else(|| args.store.as_ref().map(|store| store.to_string_lossy().into_owned()));
         return say(&format!("{}\n", sql::find(&name.unwrap_or_default())?.sql.trim_end()));
     }
-    let format = match (args.format.as_str(), args.output.as_deref().and_then(Path::extension)) {
-        ("auto", Some(extension)) => Format::parse(&extension.to_string_lossy()).unwrap_or(Format::Auto),
-        (name, _) => Format::parse(name)?,
-    };
+    let format = format_of(&args.format, args.output.as_deref())?;
     let params: Result<Vec<(String, String)>> = args.params.iter().map(|param| pair(param)).collect();
     let Some(store) = &args.store else { return Err(Error::usage("expected a store, found none")) };
     let session = sql::session(&Store::open(store)?, args.run.as_deref())?;

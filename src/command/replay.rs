@@ -43,7 +43,7 @@ pub struct Args {
 /// What to replay; shared with `kvtoll run`. Repeated flags multiply.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Wanted {
-    /// A model preset or TOML file; repeat to compare
+    /// A model preset, a TOML file or a Hugging Face `config.json`; repeat to compare
     #[arg(long, value_name = "MODEL")]
     pub model: Vec<String>,
     /// A policy stack such as `snapkv(budget=25%)+fp8`; repeat to compare
@@ -70,7 +70,7 @@ pub struct Wanted {
     /// Copies of the model
     #[arg(long, value_name = "N")]
     pub instances: Option<u32>,
-    /// Number format of the weights: bf16, fp8 or nvfp4
+    /// Number format of the weights: bf16, fp8, nvfp4, mxfp4 or int4; the published one if not given
     #[arg(long, value_name = "DTYPE")]
     pub weights: Option<String>,
     /// A price book; see `kvtoll list prices`

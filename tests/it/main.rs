@@ -9,6 +9,7 @@ mod bad_input;
 mod browser;
 mod caches;
 mod command_line;
+mod cost;
 mod fuzz;
 mod laws;
 mod limits;

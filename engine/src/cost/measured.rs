@@ -29,7 +29,7 @@ fn grid(group: &PlanGroup, surface: &Surface, tensor: u32) -> Option<Grid> {
     let window = match kv.attention {
         Attention::Full => 0,
         Attention::Sliding { window } => u64::from(window),
-        Attention::Mla => return None,
+        Attention::Mla | Attention::Sparse(_) | Attention::Linear => return None,
     };
     let plain = 2 * u64::from(kv.key_dim) * u64::from(kv.kv_heads);
     let format = match group.group.token_bytes {

@@ -3,7 +3,7 @@
 use super::Pool;
 use crate::error::{Error, Result};
 use crate::machine::{Accelerator, Machine};
-use crate::model::{Attention, Certainty, Model, WeightDtype};
+use crate::model::{Attention, Certainty, Model, STATE_TOKENS, WeightDtype};
 use crate::policy::{Group, Keep, Shape};
 use crate::surface::Grid;
 
@@ -43,6 +43,12 @@ pub struct PlanGroup {
     /// Bytes that the newest tokens of a request take more in 16 bits on one accelerator, all layers, on average over
     /// lengths; each decode step reads them.
     pub residual_bytes_per_accelerator: f64,
+    /// Arithmetic of the model's own index for one query and one token of the context, per accelerator, all layers.
+    pub index_flops: f64,
+    /// Most tokens of the context that a prompt's query attends to, where the model itself chooses; infinite elsewhere.
+    pub prefill_top: f64,
+    /// Bytes of state that each request writes in a step on one accelerator, all layers: those of linear layers.
+    pub state_bytes_per_accelerator: f64,
     /// Bytes that one new token is stored in on one accelerator, all layers.
     pub written_bytes_per_accelerator: f64,
     /// Bytes stored for one kept token on all accelerators of the instance, replicas included, all layers.
@@ -229,9 +235,8 @@ impl Plan {
 
     /// Whether blocks of a request with this prompt can be shared with others.
     pub fn shares(&self, prompt: u32) -> bool {
-        let windowed = |group: &PlanGroup| {
-            group.group.keep.total.is_some() && !matches!(group.group.kv.attention, Attention::Sliding { .. })
-        };
+        let windowed =
+            |group: &PlanGroup| group.group.keep.total.is_some() && group.group.kv.attention.window().is_none();
         !self.eviction_is_private || !(self.drops_of(prompt) || self.groups.iter().any(windowed))
     }
 }
@@ -275,7 +280,7 @@ pub fn plan(model: &Model, shape: &Shape, machine: &Machine, dtype: WeightDtype,
         weight_bytes_per_ns: per_ns(bandwidth * weight_read.value),
         linear_flops_per_ns: per_ns(peak * matmul),
         attention_flops_per_ns: per_ns(bf16),
-        vector_flops_per_ns: per_ns(accelerator.vector_flops.value * VECTOR_EFFICIENCY),
+        vector_flops_per_ns: per_ns(vector_rate(machine, shape)?),
         collective_bytes_per_ns: per_ns(accelerator.scale_up_bytes_per_s.value * efficiency.all_reduce.value),
         host_bytes_per_ns: host_link(shape, machine)?,
         collective_latency_ns: accelerator.scale_up_latency_ns.value,
@@ -328,14 +333,34 @@ fn divide(model: &Model, tensor: u32) -> Result<()> {
     Ok(())
 }
 
+/// Achieved arithmetic outside the tensor units; a policy that asks for none needs none.
+fn vector_rate(machine: &Machine, shape: &Shape) -> Result<f64> {
+    let is_needed = shape.groups.iter().any(|group| group.read_flops > 0.0 || group.write_flops > 0.0);
+    match &machine.accelerator.vector_flops {
+        Some(rate) => Ok(rate.value * VECTOR_EFFICIENCY),
+        None if !is_needed => Ok(f64::INFINITY),
+        None => Err(Error::run(format!(
+            "the policy computes outside the tensor units, and `vector_flops` of `{}` is not published",
+            machine.name
+        ))
+        .hint(format!("assume it, such as `{}*vector_flops=50TFLOPS`", machine.name))),
+    }
+}
+
+/// Peak arithmetic of one accelerator of the machine with weights of this format, flops per second.
+pub fn peak_flops(machine: &Machine, dtype: WeightDtype) -> f64 {
+    linear_rate(&machine.accelerator, &machine.efficiency, dtype).0
+}
+
 fn linear_rate(accelerator: &Accelerator, efficiency: &crate::machine::Efficiency, dtype: WeightDtype) -> (f64, f64) {
     let bf16 = (accelerator.bf16_flops.value, efficiency.matmul_bf16.value);
     let eight = accelerator.fp8_flops.as_ref().map(|rate| (rate.value, efficiency.matmul_fp8.value));
     let four = accelerator.fp4_flops.as_ref().map(|rate| (rate.value, efficiency.matmul_fp4.value));
     match dtype {
-        WeightDtype::Bf16 => bf16,
+        WeightDtype::Bf16 | WeightDtype::Int4 => bf16,
         // A part without the format computes in the next wider one; the weights are still read in theirs.
         WeightDtype::Fp8 => eight.unwrap_or(bf16),
+        WeightDtype::Mxfp4 => four.unwrap_or(bf16),
         WeightDtype::Nvfp4 => four.or(eight).unwrap_or(bf16),
     }
 }
@@ -356,6 +381,7 @@ fn plan_group(group: &Group, machine: &Machine, tensor: u32) -> PlanGroup {
         (&machine.efficiency.kv_read_8bit, &machine.efficiency.attention_floor_8bit_ns)
     };
     let head_share = f64::from(heads) / f64::from(kv.kv_heads.max(1));
+    let (sparse, is_state) = (kv.attention.sparse(), kv.attention == Attention::Linear);
     // Bytes of one token of all KV heads on one accelerator, all layers.
     let here = |bytes: u64| u64::from(group.layers) * bytes.div_ceil(u64::from(kv.kv_heads.max(1))) * u64::from(heads);
     let beside = group.beside.map_or(0, |beside| here(beside.token_bytes));
@@ -371,13 +397,16 @@ fn plan_group(group: &Group, machine: &Machine, tensor: u32) -> PlanGroup {
         token_bytes_per_accelerator: per_accelerator as f64,
         index_bytes_per_accelerator: index_per_accelerator as f64,
         residual_bytes_per_accelerator: group.residual.mean_bytes() * layers * head_share,
-        written_bytes_per_accelerator: (held + index_per_accelerator) as f64,
+        index_flops: 2.0 * sparse.map_or(0.0, |sparse| sparse.index_macs) * layers,
+        prefill_top: sparse.map_or(f64::INFINITY, |sparse| f64::from(sparse.top)),
+        state_bytes_per_accelerator: if is_state { held as f64 * f64::from(STATE_TOKENS) } else { 0.0 },
+        written_bytes_per_accelerator: if is_state { 0.0 } else { (held + index_per_accelerator) as f64 },
         token_bytes: (held + index_per_accelerator) * u64::from(tensor),
         read_lane: None,
         pair_flops: 2.0 * kv.macs_per_pair * layers * query_share,
         prefill_pair_flops: 2.0 * kv.prefill_macs_per_pair * layers * query_share,
         kv_bytes_per_ns: machine.accelerator.memory_bytes_per_s.value * efficiency.value / 1e9,
-        floor_ns: floor.value,
+        floor_ns: if is_state { machine.efficiency.layer_floor_ns.value } else { floor.value },
         measured: None,
         read_flops: group.read_flops * layers * head_share,
         write_flops: group.write_flops * layers * head_share,

@@ -24,7 +24,7 @@ const MACHINES: &[(&str, &str)] = &[
     ("tpu-v7", include_str!("../../../presets/machine/tpu-v7.toml")),
 ];
 
-fn a_model(index: usize) -> Model {
+pub(super) fn a_model(index: usize) -> Model {
     let (name, text) = MODELS[index];
     model::parse(text, name).unwrap()
 }
@@ -37,13 +37,13 @@ fn a_machine(expression: &str) -> Machine {
     machine::resolve(expression, &lookup).unwrap()
 }
 
-fn machine_at(index: usize) -> Machine {
+pub(super) fn machine_at(index: usize) -> Machine {
     let name = MACHINES[index].0;
     let linked = "vera-rubin-lpx*link_bytes_per_s=200GB/s*link_latency_ns=2us";
     a_machine(if name == "vera-rubin-lpx" { linked } else { name })
 }
 
-fn planned(model: &Model, policy: &str, machine: &Machine, tensor: u32) -> Plan {
+pub(super) fn planned(model: &Model, policy: &str, machine: &Machine, tensor: u32) -> Plan {
     let shape = shape(&Stack::parse(policy).unwrap(), model).unwrap();
     // Enough memory for every model, since these laws are about time.
     let mut machine = machine.clone();
@@ -88,7 +88,7 @@ fn priced(plan: &Plan, columns: &Columns) -> StepCost {
 }
 
 /// Every stage that is sure to suit every model.
-const POLICIES: [&str; 4] = ["full", "fp8", "snapkv(budget=1024)", "streaming(recent=1020)"];
+pub(super) const POLICIES: [&str; 4] = ["full", "fp8", "snapkv(budget=1024)", "streaming(recent=1020)"];
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]

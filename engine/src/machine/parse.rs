@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::{Accelerator, Efficiency, FfnPool, Machine, Quantity, Slot, Sourced, slots};
+use super::{Accelerator, Distance, Efficiency, FfnPool, Link, Machine, Quantity, Slot, Sourced, Tier, slots};
 use crate::error::{Error, Result, unknown};
 use crate::model::{Certainty, from_toml, located, name_of};
 
@@ -26,10 +26,34 @@ pub(crate) struct Number {
 struct File {
     title: String,
     sources: Sources,
-    accelerator: AcceleratorFile,
+    accelerator: Spanned<AcceleratorFile>,
     efficiency: EfficiencyFile,
     ffn_pool: Option<FfnPoolFile>,
     calibrated: Option<Calibrated>,
+    #[serde(default)]
+    tiers: Vec<TierFile>,
+    #[serde(default)]
+    links: Vec<LinkFile>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TierFile {
+    name: String,
+    capacity_bytes: Option<Number>,
+    read_bytes_per_s: Option<Number>,
+    write_bytes_per_s: Option<Number>,
+    latency_ns: Option<Number>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LinkFile {
+    name: String,
+    distance: Distance,
+    way_bytes_per_s: Option<Number>,
+    latency_ns: Option<Number>,
+    achieved: Option<Number>,
 }
 
 /// `[calibrated]`: `source`, and parameters by name as texts with units or plain numbers.
@@ -44,14 +68,16 @@ struct CalibratedFile {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct AcceleratorFile {
-    bf16_flops: Number,
+    #[serde(default)]
+    unpublished: Vec<Spanned<String>>,
+    bf16_flops: Option<Number>,
     fp8_flops: Option<Number>,
     fp4_flops: Option<Number>,
-    vector_flops: Number,
-    memory_bytes: Number,
-    memory_bytes_per_s: Number,
-    scale_up_bytes_per_s: Number,
-    scale_up_latency_ns: Number,
+    vector_flops: Option<Number>,
+    memory_bytes: Option<Number>,
+    memory_bytes_per_s: Option<Number>,
+    scale_up_bytes_per_s: Option<Number>,
+    scale_up_latency_ns: Option<Number>,
     host_link_bytes_per_s: Option<Number>,
     scale_up_domain: Spanned<u32>,
 }
@@ -96,33 +122,107 @@ struct FfnPoolFile {
 /// `{ value = "4.8TB/s", source = "key", certainty = "published" }`; ratios and counts are plain numbers. A table
 /// `[calibrated]` replaces numbers; see [`calibrate`].
 ///
+/// Numbers of the accelerator that nobody has published are named in its list `unpublished`; such a part can be shown
+/// ([`super::sketch`]), and priced only where a variation gives what it lacks ([`super::resolve`]). `[[tiers]]` and
+/// `[[links]]` describe the memories and links around it, each number where it is known.
+///
 /// # Errors
 /// A missing, unknown or foreign key, a quantity without its unit, and a source that `[sources]` lacks, each with its
-/// place.
+/// place. A number that is not published, by name.
 pub fn parse(text: &str, origin: &str) -> Result<Machine> {
+    draft(text, origin)?.complete()
+}
+
+/// A machine as its file has it; where a number is `missing`, what stands in its place is no value.
+pub(super) struct Draft {
+    pub(super) machine: Machine,
+    pub(super) missing: Vec<&'static str>,
+}
+
+impl Draft {
+    /// The machine, if all of it is known.
+    pub(super) fn complete(self) -> Result<Machine> {
+        let Some(first) = self.missing.first() else { return Ok(self.machine) };
+        let names: Vec<String> = self.missing.iter().map(|name| format!("`{name}`")).collect();
+        let preset = &self.machine.preset;
+        let unit = if first.ends_with("_flops") { "1PFLOPS" } else { "1TB/s" };
+        Err(Error::usage(format!("`{preset}` cannot be priced without {}, not published", names.join(" and ")))
+            .hint(format!("assume what is missing, such as `{preset}*{first}={unit}`")))
+    }
+}
+
+/// Numbers of the accelerator that a part may lack.
+const MAY_LACK: [&str; 5] =
+    ["bf16_flops", "memory_bytes", "memory_bytes_per_s", "scale_up_bytes_per_s", "scale_up_latency_ns"];
+
+/// The numbers that the file says nobody has published.
+fn unpublished(text: &str, origin: &str, listed: &[Spanned<String>]) -> Result<Vec<&'static str>> {
+    let of = |name: &Spanned<String>| {
+        let found = MAY_LACK.iter().find(|known| *known == name.get_ref());
+        found.copied().ok_or_else(|| {
+            let error = unknown("number", name.get_ref(), MAY_LACK).context("`unpublished`");
+            located(text, origin, name.span(), &error)
+        })
+    };
+    listed.iter().map(of).collect()
+}
+
+/// Reads a machine file, complete or not.
+pub(super) fn draft(text: &str, origin: &str) -> Result<Draft> {
     let file: File = from_toml(text, origin)?;
+    let missing = unpublished(text, origin, &file.accelerator.get_ref().unpublished)?;
+    let header = file.accelerator.span();
     let number = |key: &str, number: &Number| sourced(text, origin, &file.sources, key, number);
     let optional = |key: &str, given: &Option<Number>| given.as_ref().map(|given| number(key, given)).transpose();
-    let domain = &file.accelerator.scale_up_domain;
+    // What is not published has no value; `complete` lets none of it out.
+    let none = Sourced { value: f64::NAN, source: "not published".to_owned(), certainty: Certainty::Assumed };
+    let required = |key: &'static str, given: &Option<Number>| match given {
+        Some(_) if missing.contains(&key) => {
+            Err(located(text, origin, header.clone(), &Error::data(format!("`{key}` is given and `unpublished`"))))
+        }
+        Some(given) => number(key, given),
+        None if missing.contains(&key) => Ok(none.clone()),
+        None => {
+            let error = Error::data(format!("missing field `{key}` in `accelerator`"))
+                .hint("list it in `unpublished` if nobody has said so");
+            Err(located(text, origin, header.clone(), &error))
+        }
+    };
+    let given = file.accelerator.get_ref();
+    let domain = &given.scale_up_domain;
     if *domain.get_ref() == 0 {
         let error = Error::data("`scale_up_domain`: expected at least 1, found `0`");
         return Err(located(text, origin, domain.span(), &error));
     }
-    let given = &file.accelerator;
     let accelerator = Accelerator {
-        bf16_flops: number("bf16_flops", &given.bf16_flops)?,
+        bf16_flops: required("bf16_flops", &given.bf16_flops)?,
         fp8_flops: optional("fp8_flops", &given.fp8_flops)?,
         fp4_flops: optional("fp4_flops", &given.fp4_flops)?,
-        vector_flops: number("vector_flops", &given.vector_flops)?,
-        memory_bytes: number("memory_bytes", &given.memory_bytes)?,
-        memory_bytes_per_s: number("memory_bytes_per_s", &given.memory_bytes_per_s)?,
-        scale_up_bytes_per_s: number("scale_up_bytes_per_s", &given.scale_up_bytes_per_s)?,
-        scale_up_latency_ns: number("scale_up_latency_ns", &given.scale_up_latency_ns)?,
+        vector_flops: optional("vector_flops", &given.vector_flops)?,
+        memory_bytes: required("memory_bytes", &given.memory_bytes)?,
+        memory_bytes_per_s: required("memory_bytes_per_s", &given.memory_bytes_per_s)?,
+        scale_up_bytes_per_s: required("scale_up_bytes_per_s", &given.scale_up_bytes_per_s)?,
+        scale_up_latency_ns: required("scale_up_latency_ns", &given.scale_up_latency_ns)?,
         host_link_bytes_per_s: optional("host_link_bytes_per_s", &given.host_link_bytes_per_s)?,
         scale_up_domain: *domain.get_ref(),
     };
-    let given = &file.efficiency;
-    let efficiency = Efficiency {
+    let efficiency = efficiency(&file.efficiency, &number)?;
+    let ffn_pool = file.ffn_pool.as_ref().map(|given| ffn_pool(given, &number)).transpose()?;
+    let (tiers, links) = around(&file, &number)?;
+    let name = name_of(origin);
+    let mut machine =
+        Machine { preset: name.clone(), name, title: file.title, accelerator, efficiency, ffn_pool, tiers, links };
+    if let Some(calibrated) = &file.calibrated {
+        replace(&mut machine, text, origin, calibrated)?;
+    }
+    Ok(Draft { machine, missing })
+}
+
+/// Resolves one number by its key.
+type Resolve<'a> = &'a dyn Fn(&str, &Number) -> Result<Sourced>;
+
+fn efficiency(given: &EfficiencyFile, number: Resolve<'_>) -> Result<Efficiency> {
+    Ok(Efficiency {
         kv_read_16bit: number("kv_read_16bit", &given.kv_read_16bit)?,
         kv_read_8bit: number("kv_read_8bit", &given.kv_read_8bit)?,
         weight_read: number("weight_read", &given.weight_read)?,
@@ -137,26 +237,45 @@ pub fn parse(text: &str, origin: &str) -> Result<Machine> {
         step_overhead_ns: number("step_overhead_ns", &given.step_overhead_ns)?,
         usable_memory_ratio: number("usable_memory_ratio", &given.usable_memory_ratio)?,
         reserve_bytes: number("reserve_bytes", &given.reserve_bytes)?,
+    })
+}
+
+fn ffn_pool(given: &FfnPoolFile, number: Resolve<'_>) -> Result<FfnPool> {
+    let optional = |key: &str, given: &Option<Number>| given.as_ref().map(|given| number(key, given)).transpose();
+    Ok(FfnPool {
+        chips: number("chips", &given.chips)?,
+        fp8_flops: number("fp8_flops", &given.fp8_flops)?,
+        memory_bytes: number("memory_bytes", &given.memory_bytes)?,
+        memory_bytes_per_s: number("memory_bytes_per_s", &given.memory_bytes_per_s)?,
+        efficiency: number("efficiency", &given.efficiency)?,
+        floor_ns: number("floor_ns", &given.floor_ns)?,
+        link_bytes_per_s: optional("link_bytes_per_s", &given.link_bytes_per_s)?,
+        link_latency_ns: optional("link_latency_ns", &given.link_latency_ns)?,
+    })
+}
+
+/// Memories and links around the accelerator.
+fn around(file: &File, number: Resolve<'_>) -> Result<(Vec<Tier>, Vec<Link>)> {
+    let optional = |key: &str, given: &Option<Number>| given.as_ref().map(|given| number(key, given)).transpose();
+    let tier = |given: &TierFile| {
+        Ok(Tier {
+            name: given.name.clone(),
+            capacity_bytes: optional("capacity_bytes", &given.capacity_bytes)?,
+            read_bytes_per_s: optional("read_bytes_per_s", &given.read_bytes_per_s)?,
+            write_bytes_per_s: optional("write_bytes_per_s", &given.write_bytes_per_s)?,
+            latency_ns: optional("latency_ns", &given.latency_ns)?,
+        })
     };
-    let ffn_pool = match &file.ffn_pool {
-        None => None,
-        Some(given) => Some(FfnPool {
-            chips: number("chips", &given.chips)?,
-            fp8_flops: number("fp8_flops", &given.fp8_flops)?,
-            memory_bytes: number("memory_bytes", &given.memory_bytes)?,
-            memory_bytes_per_s: number("memory_bytes_per_s", &given.memory_bytes_per_s)?,
-            efficiency: number("efficiency", &given.efficiency)?,
-            floor_ns: number("floor_ns", &given.floor_ns)?,
-            link_bytes_per_s: optional("link_bytes_per_s", &given.link_bytes_per_s)?,
-            link_latency_ns: optional("link_latency_ns", &given.link_latency_ns)?,
-        }),
+    let link = |given: &LinkFile| {
+        Ok(Link {
+            name: given.name.clone(),
+            distance: given.distance,
+            way_bytes_per_s: optional("way_bytes_per_s", &given.way_bytes_per_s)?,
+            latency_ns: optional("latency_ns", &given.latency_ns)?,
+            achieved: optional("achieved", &given.achieved)?,
+        })
     };
-    let name = name_of(origin);
-    let mut machine = Machine { preset: name.clone(), name, title: file.title, accelerator, efficiency, ffn_pool };
-    if let Some(calibrated) = &file.calibrated {
-        replace(&mut machine, text, origin, calibrated)?;
-    }
-    Ok(machine)
+    Ok((file.tiers.iter().map(tier).collect::<Result<_>>()?, file.links.iter().map(link).collect::<Result<_>>()?))
 }
 
 /// Replaces numbers of the machine by those of a fit: the text of a file with one table `[calibrated]`, as

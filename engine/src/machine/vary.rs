@@ -1,6 +1,7 @@
 //! Variations in place: a preset with some of its numbers multiplied or replaced.
 
-use super::{Machine, POOL_PARAMETERS, Quantity, Slot, Sourced, parse, slots};
+use super::parse::{Draft, draft};
+use super::{Machine, POOL_PARAMETERS, Quantity, Slot, Sourced, slots};
 use crate::error::{Error, Result, unknown};
 use crate::model::Certainty;
 
@@ -21,16 +22,22 @@ pub fn resolve(expression: &str, lookup: &dyn Fn(&str) -> Option<(String, String
     let Some((text, origin)) = lookup(preset) else {
         return Err(Error::usage(format!("unknown machine `{preset}`")).hint("see `kvtoll list machines`"));
     };
-    let mut machine = parse(&text, &origin)?;
+    let mut draft = draft(&text, &origin)?;
     for variation in parts {
-        vary(&mut machine, variation).map_err(|error| error.context(format!("`{expression}`")))?;
+        vary(&mut draft, variation).map_err(|error| error.context(format!("`{expression}`")))?;
     }
+    let mut machine = draft.complete()?;
     expression.clone_into(&mut machine.name);
     Ok(machine)
 }
 
+/// Short names that people type for the parameters that they vary most.
+const ALIASES: [(&str, &str); 3] =
+    [("hbm_bw", "memory_bytes_per_s"), ("hbm", "memory_bytes"), ("link_bw", "scale_up_bytes_per_s")];
+
 /// Applies one `parameter=value`.
-fn vary(machine: &mut Machine, variation: &str) -> Result<()> {
+fn vary(draft: &mut Draft, variation: &str) -> Result<()> {
+    let Draft { machine, missing } = draft;
     let Some((name, value)) = variation.split_once('=').map(|(name, value)| (name.trim(), value.trim())) else {
         return Err(Error::usage(format!("expected `parameter=value` after `*`, found `{variation}`"))
             .hint("such as `*memory_bytes_per_s=2` for twice the bandwidth, or `*memory_bytes_per_s=10TB/s`"));
@@ -44,13 +51,14 @@ fn vary(machine: &mut Machine, variation: &str) -> Result<()> {
         return Err(Error::usage(format!("`{}` has no separate FFN accelerators, so no `{name}`", machine.preset))
             .hint("take a machine with an `[ffn_pool]`, such as `vera-rubin-lpx`"));
     }
+    let name = ALIASES.iter().find(|(short, _)| *short == name).map_or(name, |(_, long)| *long);
     let mut slots = slots(machine);
     let Some(index) = slots.iter().position(|(known, _)| *known == name) else {
         return Err(unknown("parameter", name, slots.iter().map(|(known, _)| *known)));
     };
     let (name, slot) = slots.swap_remove(index);
     let known = match &slot {
-        Slot::Known(known) => Some(&**known),
+        Slot::Known(known) => Some(&**known).filter(|_| !missing.contains(&name)),
         Slot::Unpublished(known) => known.as_ref(),
     };
     let varied = varied(name, known, value).map_err(|error| error.context(format!("`{name}`")))?;
@@ -58,6 +66,7 @@ fn vary(machine: &mut Machine, variation: &str) -> Result<()> {
         Slot::Known(known) => *known = varied,
         Slot::Unpublished(known) => *known = Some(varied),
     }
+    missing.retain(|lacking| *lacking != name);
     Ok(())
 }
 

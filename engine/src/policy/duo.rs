@@ -6,7 +6,6 @@
 use super::select::{Units, need_whole_requests};
 use super::{Args, Choice, Deployment, Floor, HEAD_RETRIEVAL, Keep, Kept, Kind, Param, Part, Place, Rule, Selection};
 use crate::error::{Error, Result};
-use crate::model::Attention;
 use crate::recording::{Head, Step};
 
 /// `duo(retrieval=50%,sinks=128,recent=256)`.
@@ -51,7 +50,7 @@ fn parts(args: &Args, place: &Place) -> Result<Vec<Part>> {
 /// others; layers that do not divide evenly differ by one, the first ones having one more.
 pub(super) fn split(args: &Args, place: &Place, others: Keep) -> Result<Vec<Part>> {
     let stage = args.kind().name;
-    if place.kv.attention == Attention::Mla {
+    if place.kv.attention.is_latent() {
         return Err(Error::usage(format!("`{stage}` tells KV heads apart, but all heads share one latent in MLA"))
             .hint("use a stage that selects tokens for all heads, such as `snapkv`"));
     }

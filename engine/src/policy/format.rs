@@ -5,7 +5,7 @@ use super::quantize::rotate::Variant;
 use super::quantize::{Coding, Form, Width};
 use super::{Args, Deployment};
 use crate::error::{Error, Result, unknown};
-use crate::model::{Attention, Model};
+use crate::model::Model;
 
 /// Deployment of a format that quantizes as it goes: nothing is calibrated, and blocks stay shareable.
 pub(super) const fn online(engines: &'static str) -> Deployment {
@@ -17,7 +17,7 @@ pub(super) const fn online(engines: &'static str) -> Deployment {
 /// # Errors
 /// Such a model.
 pub(super) fn pairs_only(args: &Args, model: &Model) -> Result<()> {
-    if model.groups.iter().any(|group| group.kv.attention == Attention::Mla) {
+    if model.groups.iter().any(|group| group.kv.attention.is_latent()) {
         let name = args.kind().name;
         return Err(Error::run(format!("`{name}` has no published layout for the latent of `{}`", model.name))
             .hint("MLA keeps one latent per token, not a pair of K and V; `fp8` is known to work"));

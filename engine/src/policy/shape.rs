@@ -9,6 +9,10 @@ use super::{
 use crate::error::{Error, Result};
 use crate::model::{Attention, KvShape, LayerGroup, Model};
 
+/// Bytes that a sparse latent takes beside its elements in FP8: four fp32 scales, and 64 rotary elements that stay in bf16
+/// (DeepSeek-V3.2 in vLLM and SGLang: 656 bytes for 576 elements, POLICIES 6.1).
+const FP8_LATENT_BYTES: u64 = 4 * 4 + 64;
+
 /// The demand of `model` under `stack`.
 ///
 /// Layers with a window of their own keep that window and nothing else: a selection acts on full and MLA layers only,
@@ -26,7 +30,7 @@ pub fn shape(stack: &Stack, model: &Model) -> Result<Shape> {
     let layers: u32 = model.groups.iter().map(|group| group.layers).sum();
     check_pairs(stack, model, layers).map_err(|error| error.context(format!("policy `{}`", stack.name())))?;
     let skip = stack.format().map(|(_, format)| format.skip).unwrap_or_default();
-    let selectable = |group: &&LayerGroup| !matches!(group.kv.attention, Attention::Sliding { .. });
+    let selectable = |group: &&LayerGroup| group.kv.attention.window().is_none();
     let chosen: u32 = model.groups.iter().filter(selectable).map(|group| group.layers).sum();
     let mut groups: Vec<Group> = Vec::new();
     let (mut first, mut place) = (0, 0);
@@ -49,6 +53,7 @@ pub fn shape(stack: &Stack, model: &Model) -> Result<Shape> {
                     None => groups.push(found),
                 }
             }
+            beside(stack, model_group, &group.kv, skip.covers(layer, layers), before, &mut groups);
             place += u32::from(selectable(&group));
         }
         first += group.layers;
@@ -60,7 +65,8 @@ pub fn shape(stack: &Stack, model: &Model) -> Result<Shape> {
 /// What recovery of the selection adds to one layer: tokens that are kept after all, and what is held of the others.
 fn recovered(stack: &Stack, group: Group) -> Result<Group> {
     let recovery = stack.recovery();
-    let is_bounded = matches!(group.kv.attention, Attention::Sliding { .. }) || group.keep == Keep::ALL;
+    let is_bounded =
+        matches!(group.kv.attention, Attention::Sliding { .. } | Attention::Linear) || group.keep == Keep::ALL;
     if !recovery.is_some() || is_bounded {
         return Ok(group);
     }
@@ -106,6 +112,18 @@ fn spend_on_dropped(group: &mut Group, flops: f64) {
     *(if is_once { &mut group.score_flops } else { &mut group.write_flops }) += flops;
 }
 
+/// Adds the window that a layer keeps beside compressed entries, as one more part of the layer.
+fn beside(stack: &Stack, at: usize, kv: &KvShape, is_skipped: bool, before: usize, groups: &mut Vec<Group>) {
+    let Some((window, kv)) = kv.entry_window() else { return };
+    let part = Part { kv_heads: kv.kv_heads, keep: Keep::at_most(window), read_tokens: None, index_bytes: 0 };
+    let found = one_layer(stack, at, &kv, &part, is_skipped);
+    let alike = groups.iter_mut().skip(before).find(|known| Group { layers: 1, ..(*known).clone() } == found);
+    match alike {
+        Some(known) => known.layers += 1,
+        None => groups.push(found),
+    }
+}
+
 /// Refuses to merge layers that have other KV than their partner, a window of their own, or a latent.
 fn check_pairs(stack: &Stack, model: &Model, layers: u32) -> Result<()> {
     let Some((args, merge)) = stack.merge() else { return Ok(()) };
@@ -142,7 +160,7 @@ fn merged(merge: &Merge, group: &Group) -> Group {
 /// What the stack keeps of one layer, by heads that are treated alike.
 fn parts(stack: &Stack, place: &Place) -> Result<Vec<Part>> {
     let all = |keep| Ok(vec![Part::all_heads(place, keep)]);
-    if let Attention::Sliding { window } = place.kv.attention {
+    if let Some(window) = place.kv.attention.window() {
         return all(Keep::at_most(window));
     }
     let Some((args, selection)) = stack.selection() else { return all(Keep::ALL) };
@@ -204,7 +222,11 @@ fn one_layer(stack: &Stack, model_group: usize, whole: &KvShape, part: &Part, is
             ..*whole
         }
     };
-    let is_selected = !matches!(kv.attention, Attention::Sliding { .. });
+    let is_selected = kv.attention.window().is_none();
+    let sparse = kv.attention.sparse();
+    // What the policy selects and what the model chooses: a step reads the fewer.
+    let chosen = sparse.map(|sparse| sparse.top).filter(|&top| top < u32::MAX);
+    let read_tokens = part.read_tokens.into_iter().chain(chosen).min();
     let selection = stack.selection().filter(|_| is_selected);
     let bf16 = Group {
         model_group,
@@ -215,8 +237,8 @@ fn one_layer(stack: &Stack, model_group: usize, whole: &KvShape, part: &Part, is
         token_bytes: kv.bf16_bytes(),
         held_bytes: kv.bf16_bytes(),
         residual: Residual::default(),
-        read_tokens: part.read_tokens,
-        index_bytes: part.index_bytes,
+        read_tokens,
+        index_bytes: part.index_bytes + sparse.map_or(0, |sparse| u64::from(sparse.index_bytes)),
         is_16bit: true,
         read_flops: 0.0,
         write_flops: 0.0,
@@ -224,10 +246,13 @@ fn one_layer(stack: &Stack, model_group: usize, whole: &KvShape, part: &Part, is
         beside: None,
         lower: None,
     };
-    match stack.format().filter(|_| !is_skipped) {
+    // A state stays as it is: no format of KV caches is made for it.
+    match stack.format().filter(|_| !is_skipped && kv.attention != Attention::Linear) {
         None => bf16,
         Some((args, format)) => {
             let TokenCost { bytes, read_flops, write_flops } = format.forms.cost(&kv);
+            let is_dsa = sparse.is_some_and(|sparse| sparse.is_latent && sparse.window.is_none());
+            let bytes = if is_dsa && args.kind().name == "fp8" { bytes + FP8_LATENT_BYTES } else { bytes };
             Group {
                 format: args.text(),
                 token_bytes: bytes,

@@ -26,6 +26,7 @@ fn model(groups: &[(u32, Attention)], kv_heads: u32, key_dim: u32, value_dim: u3
         title: String::new(),
         source: String::new(),
         certainty: Certainty::Assumed,
+        weights: crate::model::WeightDtype::Bf16,
         hidden: 0,
         head_params: 0.0,
         embedding_params: 0.0,
@@ -630,4 +631,44 @@ fn the_union_of_pages_is_measured() {
     let found = shape(&stack.with_measured(measured), &dense(4)).unwrap();
     assert_eq!(found.groups.iter().map(|group| group.read_tokens).collect::<Vec<_>>(), [None, Some(1501)]);
     assert_eq!(found.groups[1].index_bytes, 8 * 512 / 16);
+}
+
+/// Stored bytes per token that POLICIES 6.2 works out for FP8 KV: 656 bytes of latent and 132 of index, where a layer has
+/// one; a step reads all keys of the index and 2,048 latents.
+#[test]
+fn an_index_of_the_model_is_stored_and_limits_what_is_read() {
+    let text = |name: &str| {
+        let path = format!("{}/../presets/model/{name}.toml", env!("CARGO_MANIFEST_DIR"));
+        std::fs::read_to_string(path).unwrap()
+    };
+    for (name, stored) in [("deepseek-v3.2", 48_068), ("glm-5.2", 53_940)] {
+        let model = crate::model::parse(&text(name), name).unwrap();
+        let shape = demand("fp8", &model);
+        let sum: u64 = shape.groups.iter().map(|group| u64::from(group.layers) * group.stored_bytes()).sum();
+        assert_eq!(sum, stored, "{name}");
+        assert!(shape.groups.iter().all(|group| group.read_tokens == Some(2048) && group.token_bytes == 656));
+    }
+    // A selection on top of it: fewer tokens are stored, and never more are read than either chooses.
+    let model = crate::model::parse(&text("deepseek-v3.2"), "m").unwrap();
+    let group = &demand("snapkv(budget=1024)+fp8", &model).groups[0];
+    assert_eq!((group.keep.tokens(8000, 8000), group.read_tokens), (1024, Some(2048)));
+}
+
+/// States and windows are the model's own: neither selections nor number formats change a state, and entries that stand
+/// for several tokens have a window beside them.
+#[test]
+fn a_state_is_left_alone_and_a_window_stands_beside_entries() {
+    let parse = |name: &str| {
+        let path = format!("{}/../presets/model/{name}.toml", env!("CARGO_MANIFEST_DIR"));
+        crate::model::parse(&std::fs::read_to_string(path).unwrap(), name).unwrap()
+    };
+    let hybrid = parse("qwen3.5-397b-a17b");
+    for policy in ["full", "fp8", "snapkv(budget=1024)+fp8"] {
+        let linear = demand(policy, &hybrid).groups[0].clone();
+        assert_eq!((linear.layers, linear.format.as_str(), linear.keep.tokens(100_000, 100_500)), (45, "bf16", 16));
+        assert_eq!(45 * linear.bytes_of(16), 192_061_440);
+    }
+    let entries = demand("full", &parse("deepseek-v4-pro")).groups;
+    let shown: Vec<_> = entries.iter().map(|group| (group.layers, group.token_bytes, group.keep.total)).collect();
+    assert_eq!(shown, [(31, 8, None), (31, 1024, Some(128)), (30, 256, None), (30, 1024, Some(128))]);
 }

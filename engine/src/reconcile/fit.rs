@@ -333,9 +333,9 @@ pub fn calibrated(fit: &Fit, plan: &Plan, machine: &Machine, dtype: WeightDtype,
         ("weight_read_8bit", efficiency.weight_read_8bit.value)
     };
     let products = match dtype {
-        WeightDtype::Bf16 => ("matmul_bf16", efficiency.matmul_bf16.value),
+        WeightDtype::Bf16 | WeightDtype::Int4 => ("matmul_bf16", efficiency.matmul_bf16.value),
         WeightDtype::Fp8 => ("matmul_fp8", efficiency.matmul_fp8.value),
-        WeightDtype::Nvfp4 => ("matmul_fp4", efficiency.matmul_fp4.value),
+        WeightDtype::Nvfp4 | WeightDtype::Mxfp4 => ("matmul_fp4", efficiency.matmul_fp4.value),
     };
     let source = format!(
         "fit to {} captured steps of {what}; absolute error on the same steps: median {}%, p90 {}%",

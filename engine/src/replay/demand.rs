@@ -5,6 +5,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, Float64Array, RecordBatch, StringArray, UInt16Array, UInt32Array, UInt64Array};
 
 use crate::error::{Error, Result};
+use crate::model::{Attention, STATE_TOKENS};
 use crate::policy::{Group, Keep, Shape};
 use crate::schema::result::DEMAND;
 use crate::serving::{Fate, Served};
@@ -65,7 +66,9 @@ fn prefill(group: &Group, prompt: u32) -> Row {
         peak_bytes: stored(whole).max(stored(kept) + beside),
         stored_bytes: stored(kept) + beside,
         read_bytes: bytes(whole, group.token_bytes) + layers * group.residual.bytes(whole),
-        written_bytes: bytes(prompt, group.stored_bytes()) + layers * group.residual.bytes(prompt) + beside,
+        written_bytes: bytes(written(group, prompt), group.stored_bytes())
+            + layers * group.residual.bytes(prompt)
+            + beside,
         lower_stored_bytes: moved,
         lower_written_bytes: moved,
         extra_flops: f64::from(group.layers) * f64::from(prompt) * (group.write_flops + scoring),
@@ -79,12 +82,18 @@ fn moved(group: &Group, prompt: u32, context: u32) -> u32 {
     context - group.keep.without_extra(fetched).tokens(prompt, context)
 }
 
+/// Of `tokens` computed at once those that are written: a state is written as a whole, and no more than once.
+fn written(group: &Group, tokens: u32) -> u32 {
+    if group.kv.attention == Attention::Linear { tokens.min(STATE_TOKENS) } else { tokens }
+}
+
 /// `steps` decode steps; step `i` attends to a context of `prompt + i` tokens.
 fn decode(group: &Group, prompt: u32, steps: u32) -> Option<Row> {
     let kept = u64::from(group.keep.tokens(prompt, prompt.saturating_add(steps)));
     let held = summed(group.keep, prompt, steps)?;
     let attended = group.read_tokens.map_or(Some(held), |most| summed(group.keep.capped(most), prompt, steps))?;
     let layers = u64::from(group.layers);
+    let step = if group.kv.attention == Attention::Linear { STATE_TOKENS } else { 1 };
     let (stored, last) = (layers * group.stored_bytes(), layers * group.residual.bytes(kept as u32));
     let residual = residual(group, prompt, steps)?.checked_mul(layers)?;
     let index = held.checked_mul(layers * group.index_bytes)?;
@@ -115,7 +124,7 @@ fn decode(group: &Group, prompt: u32, steps: u32) -> Option<Row> {
             .checked_add(index)?
             .checked_add(residual)?
             .checked_add(others.checked_mul(each)?)?,
-        written_bytes: u64::from(steps) * stored + added,
+        written_bytes: u64::from(steps) * u64::from(step) * stored + added,
         extra_flops: f64::from(group.layers)
             * (attended as f64 * group.read_flops
                 + others as f64 * group.beside.map_or(0.0, |beside| beside.read_flops)
@@ -181,7 +190,7 @@ pub(super) fn batch(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Attention, KvShape};
+    use crate::model::KvShape;
     use crate::policy::quantize::Residual;
     use crate::policy::{Beside, Budget, Lower};
 

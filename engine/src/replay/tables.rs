@@ -12,7 +12,7 @@ use super::usage::Bucket;
 use super::{Found, Mode, Scenario, Source, demand, usage};
 use crate::error::Result;
 use crate::machine::parameters;
-use crate::model::{Attention, Certainty, WeightDtype};
+use crate::model::Certainty;
 use crate::policy::Budget;
 use crate::schema::result::{
     ATTENTION_ERROR, DEMAND, KEPT_OVERLAP, KEPT_PAGES, LINK_USAGE, MACHINES, METRIC_DEFS, METRICS, MODELS, PRICES,
@@ -92,14 +92,6 @@ pub(super) fn word(certainty: Certainty) -> &'static str {
     }
 }
 
-fn dtype(dtype: WeightDtype) -> &'static str {
-    match dtype {
-        WeightDtype::Bf16 => "bf16",
-        WeightDtype::Fp8 => "fp8",
-        WeightDtype::Nvfp4 => "nvfp4",
-    }
-}
-
 fn scenarios(run: &Run<'_>) -> Result<RecordBatch> {
     let rows: Vec<Vec<Cell>> = run
         .scenarios
@@ -123,7 +115,7 @@ fn scenarios(run: &Run<'_>) -> Result<RecordBatch> {
                 scenario.accelerators().into(),
                 scenario.parallel.tensor.into(),
                 scenario.parallel.instances.into(),
-                dtype(scenario.dtype).into(),
+                scenario.dtype.name().into(),
                 scenario.prices.name.clone().into(),
                 (if ok.is_some() { "ok" } else { "failed" }).into(),
                 found.as_ref().err().map(ToString::to_string).into(),
@@ -451,11 +443,7 @@ fn models(done: &[(u32, &Scenario, &Found)]) -> Result<RecordBatch> {
     for (_, scenario, found) in done {
         let model = &scenario.model;
         for (at, group) in found.shape.groups.iter().enumerate() {
-            let attention = match group.kv.attention {
-                Attention::Full => "full",
-                Attention::Sliding { .. } => "sliding",
-                Attention::Mla => "mla",
-            };
+            let attention = group.kv.attention.name();
             let (tokens, ratio) = match group.keep.prompt {
                 None => (None, None),
                 Some(Budget::Tokens(tokens)) => (Some(tokens), None),
@@ -465,7 +453,10 @@ fn models(done: &[(u32, &Scenario, &Found)]) -> Result<RecordBatch> {
             };
             let layer = &model.groups[group.model_group];
             // Where a policy splits the heads of a layer, each part counts its share of the layer.
-            let layers = f64::from(group.layers) * f64::from(group.kv.kv_heads) / f64::from(layer.kv.kv_heads.max(1));
+            let share = f64::from(group.kv.kv_heads) / f64::from(layer.kv.kv_heads.max(1));
+            // A window beside compressed entries is a second part of layers that are counted with the entries.
+            let is_beside = layer.kv.entry_window().is_some() && group.kv.attention.window().is_some();
+            let layers = if is_beside { 0.0 } else { f64::from(group.layers) * share };
             let weights = layers * (layer.attention_params + layer.ffn.params()) * scenario.dtype.bytes();
             rows.push(vec![
                 model.name.clone().into(),

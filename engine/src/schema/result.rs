@@ -454,7 +454,7 @@ pub static MODELS: Table = Table {
         known("policy", Text, "", "The policy stack."),
         known("layer_group", U16, "", "Number of the group, from 0."),
         known("layers", U32, "", "Layers in it."),
-        known("attention", Text, "", "full, sliding or mla."),
+        known("attention", Text, "", "full, sliding, mla, sparse or linear."),
         known("kv_heads", U32, "", "KV heads per layer."),
         maybe(
             "window_tokens",

@@ -183,11 +183,12 @@ fn totals(groups: &[Group], model: &Model, prompt: u32) -> String {
         .groups
         .iter()
         .map(|group| {
-            let tokens = match group.kv.attention {
-                engine::model::Attention::Sliding { window } => window.min(prompt),
-                _ => prompt,
+            let of = |kv: &engine::model::KvShape| {
+                let tokens = kv.attention.window().map_or(prompt, |window| window.min(prompt));
+                let index = kv.attention.sparse().map_or(0, |sparse| u64::from(sparse.index_bytes));
+                u64::from(tokens) * (kv.bf16_bytes() + index)
             };
-            u64::from(group.layers) * u64::from(tokens) * group.kv.bf16_bytes()
+            u64::from(group.layers) * (of(&group.kv) + group.kv.entry_window().map_or(0, |(_, kv)| of(&kv)))
         })
         .sum();
     let share = |bytes: u64| percent(bytes as f64 / full.max(1) as f64);

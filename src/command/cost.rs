@@ -1,0 +1,316 @@
+//! `kvtoll cost`: what a decode step takes on machines, by batch and context, without any trace.
+
+mod range;
+mod spec;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use arrow::array::{
+    ArrayRef, BooleanArray, Float64Array, Int64Array, RecordBatch, StringArray, UInt32Array, UInt64Array,
+};
+use engine::cost::{Demand, Field, Parallel, Plan, peak_flops, plan, price_columns};
+use engine::error::{Error, Result};
+use engine::machine::Machine;
+use engine::model::{Certainty, Model, WeightDtype};
+use engine::policy::{Shape, Stack, shape};
+
+use self::range::numbers;
+use super::{Exit, format_of, print, talk};
+use crate::scenario::{dtype, load_machine, load_model};
+
+/// Arguments of `kvtoll cost`. Repeated flags multiply.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// A model preset, a TOML file or a Hugging Face `config.json`; repeat to compare
+    #[arg(long, value_name = "MODEL", required = true)]
+    pub model: Vec<String>,
+    /// A machine preset or TOML file with variations, such as `gb300*hbm_bw=2`; repeat to compare
+    #[arg(long, value_name = "MACHINE", required = true)]
+    pub machine: Vec<String>,
+    /// A policy stack such as `snapkv(budget=25%)+fp8`; repeat to compare
+    #[arg(long, value_name = "POLICY", default_value = "full")]
+    pub policy: Vec<String>,
+    /// Requests that decode together: `1..256` doubles, `1..256*4` multiplies, `8..64+8` counts, `1,8,32` lists
+    #[arg(long, value_name = "RANGE", default_value = "1..256")]
+    pub batch: String,
+    /// Tokens of context of each request, written alike; k is 1000 and Ki 1024
+    #[arg(long, value_name = "RANGE", default_value = "1k..128k")]
+    pub context: String,
+    /// Accelerators per copy of the model; the fewest that hold the weights if not given
+    #[arg(long, value_name = "N")]
+    pub tensor_parallel: Option<u32>,
+    /// Number format of the weights: bf16, fp8, nvfp4, mxfp4 or int4; the published one if not given
+    #[arg(long, value_name = "DTYPE")]
+    pub weights: Option<String>,
+    /// What more bandwidth, link, compute and capacity deliver, instead of the table of steps
+    #[arg(long)]
+    pub spec: bool,
+    /// auto, table, csv, tsv, ndjson, json, md or parquet
+    /// (auto: by the file name of `--output`, else a table)
+    #[arg(long, value_name = "FORMAT", default_value = "auto")]
+    pub format: String,
+    /// Write to a file
+    #[arg(long, value_name = "PATH")]
+    pub output: Option<PathBuf>,
+    /// Rows of a table at most; 0 for all
+    #[arg(long, value_name = "N")]
+    pub max_rows: Option<usize>,
+}
+
+/// A model under a policy: what all machines have in common.
+struct Subject {
+    model: Model,
+    policy: String,
+    shape: Shape,
+    dtype: WeightDtype,
+}
+
+/// The subject on one machine.
+struct Placed {
+    machine: Machine,
+    parallel: Parallel,
+    plan: Plan,
+}
+
+/// The steps that are priced: every batch with every context.
+#[derive(Clone)]
+struct Steps {
+    batch: Vec<u32>,
+    context: Vec<u32>,
+}
+
+/// More rows than a table has use for.
+const MOST_ROWS: usize = 10_000_000;
+
+/// Runs `kvtoll cost`.
+pub fn run(args: &Args) -> Result<Exit> {
+    let format = format_of(&args.format, args.output.as_deref())?;
+    let steps = Steps::of(&numbers("batch", &args.batch)?, &numbers("context", &args.context)?);
+    let rows = steps.batch.len() * args.model.len() * args.policy.len() * args.machine.len();
+    if rows > MOST_ROWS {
+        return Err(Error::usage(format!("expected at most {MOST_ROWS} steps, found {rows}"))
+            .hint("take fewer batches or contexts"));
+    }
+    let (mut batches, mut failed) = (Vec::new(), None);
+    for subject in subjects(args)? {
+        let placed = place(args, &subject, &mut failed)?;
+        if args.spec {
+            batches.extend(spec::table(&subject, &placed, &steps)?);
+        } else {
+            batches.extend(table(&subject, &placed, &steps)?);
+        }
+    }
+    match failed {
+        Some(error) if batches.is_empty() => Err(error),
+        failed => {
+            print(&batches, format, args.max_rows, args.output.as_deref())?;
+            Ok(if failed.is_some() { Exit::Failed } else { Exit::Done })
+        }
+    }
+}
+
+fn subjects(args: &Args) -> Result<Vec<Subject>> {
+    let mut subjects = Vec::new();
+    for model in &args.model {
+        let model = load_model(model)?;
+        let dtype = args.weights.as_deref().map_or(Ok(model.weights), dtype)?;
+        for policy in &args.policy {
+            let stack = Stack::parse(policy)?;
+            let shape = shape(&stack, &model)?;
+            subjects.push(Subject { model: model.clone(), policy: stack.name().to_owned(), shape, dtype });
+        }
+    }
+    Ok(subjects)
+}
+
+/// Plans the subject on each machine. A machine that cannot take it is told, and does not hide the others.
+fn place(args: &Args, subject: &Subject, failed: &mut Option<Error>) -> Result<Vec<Placed>> {
+    let mut placed = Vec::new();
+    for name in &args.machine {
+        let machine = load_machine(name)?;
+        match fewest(subject, &machine, args.tensor_parallel) {
+            Ok((parallel, plan)) => placed.push(Placed { machine, parallel, plan }),
+            Err(error) => {
+                talk::warn(&format!("{} under {} on {name}: {error}", subject.model.name, subject.policy));
+                failed.get_or_insert(error);
+            }
+        }
+    }
+    Ok(placed)
+}
+
+/// The plan on so many accelerators, or on the fewest (a power of two) that hold the weights.
+fn fewest(subject: &Subject, machine: &Machine, tensor: Option<u32>) -> Result<(Parallel, Plan)> {
+    let on = |tensor: u32| {
+        let parallel = Parallel { tensor, instances: 1 };
+        let found = plan(&subject.model, &subject.shape, machine, subject.dtype, parallel)?;
+        Ok((parallel, found))
+    };
+    if let Some(tensor) = tensor {
+        return on(tensor);
+    }
+    let mut found = on(1);
+    let mut tensor = 2;
+    while found.is_err() && tensor <= machine.accelerator.scale_up_domain.min(1024) {
+        found = on(tensor);
+        tensor *= 2;
+    }
+    found
+}
+
+impl Steps {
+    fn of(batches: &[u32], contexts: &[u32]) -> Self {
+        let pairs = batches.iter().flat_map(|&batch| contexts.iter().map(move |&context| (batch, context)));
+        let (batch, context) = pairs.unzip();
+        Self { batch, context }
+    }
+
+    /// Kept tokens of all requests of each step, a column per lane of the plan.
+    fn kept(&self, plan: &Plan) -> Vec<Vec<u64>> {
+        let keeps = plan.lane_keeps();
+        let of = |keep: engine::policy::Keep| {
+            let steps = self.batch.iter().zip(&self.context);
+            steps.map(|(&batch, &context)| u64::from(batch) * u64::from(keep.tokens(context, context))).collect()
+        };
+        keeps.map(|(_, keep)| of(keep)).collect()
+    }
+
+    /// Whether the KV of each step fits, and how many bytes it takes, in whole blocks.
+    fn bytes(&self, plan: &Plan) -> Vec<u64> {
+        let steps = self.batch.iter().zip(&self.context);
+        steps
+            .map(|(&batch, &context)| plan.footprint(context, context, true).saturating_mul(u64::from(batch)))
+            .collect()
+    }
+}
+
+/// Figures of each step, in this order.
+const FIELDS: [Field; 14] = [
+    Field::Total,
+    Field::KvRead,
+    Field::WeightRead,
+    Field::Compute,
+    Field::Collective,
+    Field::Policy,
+    Field::Link,
+    Field::Overhead,
+    Field::Busy,
+    Field::KvReadBytes,
+    Field::KvWrittenBytes,
+    Field::WeightReadBytes,
+    Field::LinkBytes,
+    Field::Flops,
+];
+
+/// Columns of figures, one for each of [`FIELDS`].
+type Figures = [Vec<f64>; 14];
+
+/// One figure of all steps.
+fn figure(figures: &Figures, field: Field) -> &[f64] {
+    let at = FIELDS.iter().position(|known| *known == field);
+    at.and_then(|at| figures.get(at)).map_or(&[], Vec::as_slice)
+}
+
+/// Prices the steps on all plans in one pass.
+fn priced(plans: &[Plan], steps: &Steps) -> Result<Vec<Figures>> {
+    let Some(first) = plans.first() else { return Ok(Vec::new()) };
+    let kept = steps.kept(first);
+    let columns: Vec<&[u64]> = kept.iter().map(Vec::as_slice).collect();
+    let mut out: Vec<Figures> = plans.iter().map(|_| std::array::from_fn(|_| Vec::new())).collect();
+    let demand = Demand { decode_requests: &steps.batch, kept_tokens: &columns };
+    price_columns(plans, &demand, FIELDS, &mut out)?;
+    Ok(out)
+}
+
+/// The largest booth of one step, and its time; the first of equals.
+fn bound_by(figures: &Figures, row: usize) -> (&'static str, f64) {
+    let names = ["kv_read", "weight_read", "compute", "collective", "policy", "link", "overhead"];
+    let times = Field::BOOTHS.map(|field| figure(figures, field).get(row).copied().unwrap_or(0.0));
+    let booths = names.into_iter().zip(times);
+    booths.fold(("kv_read", f64::NEG_INFINITY), |best, booth| if booth.1 > best.1 { booth } else { best })
+}
+
+fn certainty(certainty: Certainty) -> String {
+    format!("{certainty:?}").to_lowercase()
+}
+
+/// The table of steps, one batch of rows per machine.
+fn table(subject: &Subject, placed: &[Placed], steps: &Steps) -> Result<Vec<RecordBatch>> {
+    let plans: Vec<Plan> = placed.iter().map(|placed| placed.plan.clone()).collect();
+    let figures = priced(&plans, steps)?;
+    placed.iter().zip(&figures).map(|(placed, figures)| rows(subject, placed, steps, figures)).collect()
+}
+
+/// Whole nanoseconds.
+fn ns(values: &[f64]) -> ArrayRef {
+    Arc::new(Int64Array::from_iter_values(values.iter().map(|value| value.round() as i64)))
+}
+
+/// What names the rows of a machine: model, policy, machine, weights and accelerators.
+fn names(subject: &Subject, placed: &Placed, rows: usize) -> Vec<(&'static str, ArrayRef)> {
+    let text = |value: &str| -> ArrayRef { Arc::new(StringArray::from_iter_values(std::iter::repeat_n(value, rows))) };
+    let accelerators: ArrayRef =
+        Arc::new(UInt32Array::from_iter_values(std::iter::repeat_n(placed.parallel.tensor, rows)));
+    vec![
+        ("model", text(&subject.model.name)),
+        ("policy", text(&subject.policy)),
+        ("machine", text(&placed.machine.name)),
+        ("weights", text(subject.dtype.name())),
+        ("accelerators", accelerators),
+    ]
+}
+
+fn rows(subject: &Subject, placed: &Placed, steps: &Steps, figures: &Figures) -> Result<RecordBatch> {
+    let Placed { machine, plan, .. } = placed;
+    let total = figure(figures, Field::Total);
+    let count = total.len();
+    let tensor = plan.tensor;
+    let bandwidth = machine.accelerator.memory_bytes_per_s.value / 1e9 * tensor;
+    let peak = peak_flops(machine, subject.dtype) / 1e9 * tensor + pool_flops(machine);
+    let each = |of: &dyn Fn(usize) -> f64| -> ArrayRef { Arc::new(Float64Array::from_iter_values((0..count).map(of))) };
+    let at = |field: Field, row: usize| figure(figures, field)[row];
+    let moved = |row| at(Field::KvReadBytes, row) + at(Field::KvWrittenBytes, row) + at(Field::WeightReadBytes, row);
+    let waiting =
+        |row| (total[row] - at(Field::Busy, row) - at(Field::Overhead, row) - at(Field::Policy, row)).max(0.0);
+    let rate = |row: usize| f64::from(steps.batch[row]) / total[row] * 1e9;
+    let bytes = steps.bytes(plan);
+    let fits = bytes.iter().map(|&bytes| Some(bytes <= plan.capacity_bytes)).collect::<BooleanArray>();
+    let mut columns = names(subject, placed, count);
+    let own: [(&'static str, ArrayRef); 19] = [
+        ("batch", Arc::new(UInt32Array::from(steps.batch.clone()))),
+        ("context_tokens", Arc::new(UInt32Array::from(steps.context.clone()))),
+        ("step_ns", ns(total)),
+        ("kv_read_ns", ns(figure(figures, Field::KvRead))),
+        ("weight_read_ns", ns(figure(figures, Field::WeightRead))),
+        ("compute_ns", ns(figure(figures, Field::Compute))),
+        ("collective_ns", ns(figure(figures, Field::Collective))),
+        ("policy_ns", ns(figure(figures, Field::Policy))),
+        ("link_ns", ns(figure(figures, Field::Link))),
+        ("overhead_ns", ns(figure(figures, Field::Overhead))),
+        ("bound_by", Arc::new(StringArray::from_iter_values((0..count).map(|row| bound_by(figures, row).0)))),
+        ("memory_bandwidth_ratio", each(&|row| moved(row) / (bandwidth * total[row]))),
+        ("compute_ratio", each(&|row| at(Field::Flops, row) / (peak * total[row]))),
+        ("waiting_ratio", each(&|row| waiting(row) / total[row])),
+        ("tokens_per_s", each(&rate)),
+        ("tokens_per_s_per_accelerator", each(&|row| rate(row) / tensor)),
+        ("kv_bytes", Arc::new(UInt64Array::from(bytes))),
+        ("fits", Arc::new(fits)),
+        ("certainty", word_column(plan, count)),
+    ];
+    columns.extend(own);
+    Ok(RecordBatch::try_from_iter(columns)?)
+}
+
+fn word_column(plan: &Plan, rows: usize) -> ArrayRef {
+    let word = certainty(plan.certainty);
+    Arc::new(StringArray::from_iter_values(std::iter::repeat_n(word.as_str(), rows)))
+}
+
+/// Peak arithmetic of separate FFN accelerators, flops per nanosecond.
+fn pool_flops(machine: &Machine) -> f64 {
+    machine.ffn_pool.as_ref().map_or(0.0, |pool| pool.chips.value * pool.fp8_flops.value / 1e9)
+}
+
+#[cfg(test)]
+mod tests;
