@@ -193,7 +193,7 @@ impl Slow for Lfu {
     fn touch(&mut self, block: u32) -> Used {
         self.now += 1;
         let used = self.used(block);
-        if self.halve > 0 && self.now % self.halve == 0 {
+        if self.halve > 0 && self.now.is_multiple_of(self.halve) {
             self.blocks.iter_mut().for_each(|entry| entry.1 /= 2);
         }
         used
