@@ -128,7 +128,9 @@ fn lru_curve(bencher: Bencher<'_, '_>, input: &str) {
         let (mut stack, mut found) = (Stack::default(), Distances::default());
         numbered(hashes, |blocks, distinct| {
             stack.grow(distinct);
-            blocks.iter().for_each(|&block| found.add(stack.touch(block)));
+            for &block in blocks {
+                found.add(stack.touch(block));
+            }
         });
         found.hits(CAPACITY as u64)
     });

@@ -44,7 +44,7 @@ mod ttl;
 mod two_q;
 mod watermark;
 
-pub use rule::{Each, Form, Kind, Param, Params, Rule, Setting, count};
+pub use rule::{Each, Form, Kind, Param, Params, Rule, Setting, Start, count};
 pub use trace::{Request, Trace};
 
 use crate::error::Result;

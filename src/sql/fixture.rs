@@ -607,6 +607,10 @@ fn write_provenance(folder: &Path, scenarios: &[Scenario<'_>]) {
     write(folder, "machines", &machines);
     write(folder, "tiers", &tiers);
     write(folder, "prices", &prices);
+    write_curves(folder);
+}
+
+fn write_curves(folder: &Path) {
     let mut curves = Vec::new();
     for (policy, hits) in [("lru", [120u64, 480]), ("min", [300u64, 500])] {
         for (capacity, hits) in [(10u64, hits[0]), (100, hits[1])] {

@@ -49,6 +49,9 @@ pub struct Setting {
 /// What is told of each use of a block.
 pub type Each<'a> = &'a mut dyn FnMut(u32, Met);
 
+/// Starts a cache.
+pub type Start = fn(&Params, Setting) -> Box<dyn Policy>;
+
 /// A policy that the user can name.
 #[derive(Debug)]
 pub struct Kind {
@@ -65,7 +68,7 @@ pub struct Kind {
     /// Replays a trace.
     pub replay: fn(&Params, &Trace<'_>, Setting, Each<'_>) -> Counts,
     /// Starts a cache; `None` for a policy that knows the future and therefore a whole trace only.
-    pub start: Option<fn(&Params, Setting) -> Box<dyn Policy>>,
+    pub start: Option<Start>,
 }
 
 /// A policy with its parameters.

@@ -111,7 +111,7 @@ impl Session {
         for list in [ENDED, OPEN] {
             while let Some(session) = self.sessions.oldest(list) {
                 let oldest = self.rings[Self::own(session) as usize].0;
-                if oldest % 2 == 0 {
+                if oldest.is_multiple_of(2) {
                     let block = oldest / 2;
                     self.remove(block);
                     return Some(block);
@@ -168,7 +168,7 @@ impl Policy for Session {
         let (newer, older) = self.rings[2 * block as usize];
         if self.above == Some(block) {
             // The one above it, if that is of this request: the ring's own node is not.
-            self.above = (newer % 2 == 0).then_some(newer / 2);
+            self.above = newer.is_multiple_of(2).then_some(newer / 2);
         }
         self.rings[older as usize].0 = newer;
         self.rings[newer as usize].1 = older;

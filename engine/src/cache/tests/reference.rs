@@ -193,7 +193,7 @@ impl Slow for Lfu {
     fn touch(&mut self, block: u32) -> Used {
         self.now += 1;
         let used = self.used(block);
-        if self.halve > 0 && self.now % self.halve == 0 {
+        if self.halve > 0 && self.now.is_multiple_of(self.halve) {
             self.blocks.iter_mut().for_each(|entry| entry.1 /= 2);
         }
         used
@@ -643,7 +643,7 @@ struct Session {
     knows_ends: bool,
     request: u32,
     depth: u32,
-    session: u32,
+    current: u32,
     /// Number of each session's last request, and whether it is the session's end.
     last: HashMap<u32, (u32, bool)>,
     /// Block, session, request and depth of its last use.
@@ -652,7 +652,7 @@ struct Session {
 
 impl Session {
     fn new(capacity: usize, knows_ends: bool) -> Self {
-        Self { capacity, knows_ends, request: 0, depth: 0, session: 0, last: HashMap::new(), blocks: vec![] }
+        Self { capacity, knows_ends, request: 0, depth: 0, current: 0, last: HashMap::new(), blocks: vec![] }
     }
 }
 
@@ -660,13 +660,13 @@ impl Slow for Session {
     fn begin(&mut self, request: &Request<'_>) -> Vec<u32> {
         self.request += 1;
         self.depth = 0;
-        self.session = request.session;
+        self.current = request.session;
         self.last.insert(request.session, (self.request, request.ends_session));
         vec![]
     }
     fn touch(&mut self, block: u32) -> Used {
         self.depth += 1;
-        let entry = (block, self.session, self.request, self.depth);
+        let entry = (block, self.current, self.request, self.depth);
         if let Some(known) = self.blocks.iter_mut().find(|known| known.0 == block) {
             *known = entry;
             return HIT;
