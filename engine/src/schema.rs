@@ -284,7 +284,12 @@ fn cells(table: &Table, at: usize, rows: &[Vec<Cell>]) -> Result<ArrayRef> {
 
 /// A builder for a list column whose child is named `element` and not null.
 pub fn list_u64() -> ListBuilder<UInt64Builder> {
-    ListBuilder::new(UInt64Builder::new()).with_field(Field::new("element", DataType::UInt64, false))
+    list_u64_of(0)
+}
+
+/// As [`list_u64`], with room for so many entries.
+pub fn list_u64_of(entries: usize) -> ListBuilder<UInt64Builder> {
+    ListBuilder::new(UInt64Builder::with_capacity(entries)).with_field(Field::new("element", DataType::UInt64, false))
 }
 
 /// As [`list_u64`], of u32.

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, Int64Builder, ListBuilder, RecordBatch, StringBuilder, UInt32Array, UInt32Builder, UInt64Builder,
+    Array, ArrayRef, AsArray, Int64Builder, ListBuilder, RecordBatch, StringBuilder, UInt32Array, UInt32Builder,
+    UInt64Builder,
 };
 use engine::error::Result;
 use engine::schema::canonical::{CONTEXT_SEGMENTS, REQUESTS};
-use engine::schema::{list_u32, list_u64};
+use engine::schema::{list_u32, list_u64, list_u64_of};
 
 use super::sink::Sink;
 use super::sparse::Sparse;
@@ -15,8 +16,9 @@ use super::sparse::Sparse;
 /// The most rows of a batch.
 const ROWS: usize = 64 << 10;
 
-/// The most list entries of a batch: a batch of long prompts is as large as one of short prompts.
-const ENTRIES: usize = 1 << 20;
+/// The most list entries of a batch, but for one row: a batch of long prompts is as large as one of short prompts, and both
+/// stay in the cache until they are written.
+const ENTRIES: usize = 1 << 17;
 
 /// One request, as an adapter knows it; what it does not know is `None`.
 #[derive(Debug, Clone, Copy, Default)]
@@ -170,6 +172,10 @@ impl Requests {
         let source_ids = UInt32Array::from_value(sink.source_id(), rows);
         let [source_key, session_id, tenant, model, kind] = self.texts.each_mut().map(Sparse::finish);
         let [arrival, delay, ttft, tpot, e2e] = self.times.each_mut().map(Sparse::finish);
+        let hashes = self.hashes.finish();
+        let entries = hashes.as_list::<i32>().values().len();
+        // The next batch finds the room that this one took: growing would copy it.
+        self.hashes = Sparse::new(list_u64_of(entries));
         let [prompt_ids, output_ids] = self.token_ids.each_mut().map(Sparse::finish);
         let columns: Vec<ArrayRef> = vec![
             Arc::new(self.ids.finish()),
@@ -186,7 +192,7 @@ impl Requests {
             Arc::new(self.prompt.finish()),
             Arc::new(self.output.finish()),
             self.block_tokens.finish(),
-            self.hashes.finish(),
+            hashes,
             Arc::new(self.status.finish()),
             prompt_ids,
             output_ids,
