@@ -54,7 +54,7 @@ use crate::model::{KvShape, Model};
 use quantize::Residual;
 
 pub use args::Args;
-pub use error::{attention_error, premise, prompt_error};
+pub use error::{Trial, attention_error, premise, prompt_error};
 pub use select::Choice;
 pub use shape::shape;
 pub use stack::{Measured, Stack};

@@ -4,7 +4,7 @@ use super::minicache::Merge;
 use super::{Args, Channel, Distortion, Floor, Format, Kept, Rule, Selection, kind, select};
 use crate::error::{Error, Result};
 use crate::model::{Attention, KvShape};
-use crate::recording::Recording;
+use crate::recording::{Head, Recording};
 
 /// A stage with its parameters.
 #[derive(Debug, Clone)]
@@ -52,33 +52,45 @@ impl Measured {
     /// # Errors
     /// A channel that the recording lacks, with how to record it.
     pub fn of(stack: &Stack, recording: &Recording) -> Result<Option<Self>> {
-        let selection = stack.selection();
-        let mut sums = vec![(0.0, 0_u32); recording.layers as usize];
-        let (mut units, mut numbers) = (Vec::new(), Vec::new());
+        let mut sums = vec![(0.0, 0); recording.layers as usize];
+        let mut numbers = Vec::new();
         for heads in recording.heads_by_request() {
-            select::budgets(selection, &heads, &mut numbers)?;
+            select::budgets(stack.selection(), &heads, &mut numbers)?;
             let mut from = 0;
             for layer in heads.chunk_by(|a, b| a.layer == b.layer) {
                 let budgets = numbers.get(from..from + layer.len()).unwrap_or_default();
                 from += layer.len();
-                let Some((first, sum)) =
-                    layer.first().and_then(|head| Some((head, sums.get_mut(usize::from(head.layer))?)))
-                else {
-                    continue;
-                };
-                let prompt = first.request.prompt_tokens;
-                select::run_layer(selection, layer, budgets, &mut units, |_, step, units| {
-                    let kept = units.kept_tokens(step.context_tokens);
-                    let of_prompt = kept.saturating_sub(step.context_tokens.saturating_sub(prompt));
-                    sum.0 += f64::from(of_prompt) / f64::from(prompt.max(1));
-                    sum.1 += 1;
-                    Ok(())
-                })?;
+                let (sum, count) = Self::sum_of(stack, layer, budgets)?;
+                if let Some(all) = layer.first().and_then(|head| sums.get_mut(usize::from(head.layer))) {
+                    *all = (all.0 + sum, all.1 + count);
+                }
             }
         }
+        Ok(Self::of_sums(recording.label(), &sums))
+    }
+
+    /// The sum over steps and heads of one layer of one request, and how many they are.
+    ///
+    /// # Errors
+    /// As [`Measured::of`].
+    pub fn sum_of(stack: &Stack, layer: &[Head<'_>], budgets: &[u32]) -> Result<(f64, u32)> {
+        let prompt = layer.first().map_or(0, |head| head.request.prompt_tokens);
+        let mut sum = (0.0, 0);
+        select::run_layer(stack.selection(), layer, budgets, &mut Vec::new(), |_, step, units| {
+            let kept = units.kept_tokens(step.context_tokens);
+            let of_prompt = kept.saturating_sub(step.context_tokens.saturating_sub(prompt));
+            sum.0 += f64::from(of_prompt) / f64::from(prompt.max(1));
+            sum.1 += 1;
+            Ok(())
+        })?;
+        Ok(sum)
+    }
+
+    /// The shares from such sums by layer; `None` if a layer has none.
+    pub fn of_sums(recording: String, sums: &[(f64, u32)]) -> Option<Self> {
         let is_whole = !sums.is_empty() && sums.iter().all(|(_, count)| *count > 0);
         let prompt_ratio = sums.iter().map(|(sum, count)| sum / f64::from(*count)).collect();
-        Ok(is_whole.then(|| Self { recording: recording.label(), prompt_ratio }))
+        is_whole.then_some(Self { recording, prompt_ratio })
     }
 }
 
