@@ -3,7 +3,7 @@
 //!
 //! `make FOLDER UNITS BYTES` writes the recording: decode steps of 16 tokens each, so that a row has one block more in each
 //! step and an evicting policy has one block to drop, `UNITS` blocks a row in the mean. `serve FOLDER` loads the masses and
-//! answers each line `CASE THREADS STACK` with seconds, bytes read, and two checksums.
+//! answers each line `CASE THREADS STACK` with seconds, CPU seconds, lost mass and kept share.
 
 use std::fs::File;
 use std::io::{BufRead, BufWriter, Read, Write};
@@ -77,10 +77,10 @@ fn main() -> Fallible<()> {
     }
 }
 
-/// Masses of one row: skewed, multiples of a power of two so that sums are exact, and summing to about 1.
+/// Masses of one row: skewed, multiples of a power of two so that sums are exact, and summing to less than 1.
 fn row(state: &mut u64, length: u32, out: &mut Vec<f32>) {
     let grain = (length * 64).next_power_of_two() as f32;
-    let scale = grain * 5.0 / length as f32;
+    let scale = grain * 3.0 / length as f32;
     for _ in 0..length {
         *state ^= *state << 13;
         *state ^= *state >> 7;
@@ -217,7 +217,7 @@ fn serve(folder: &Path) -> Fallible<()> {
         let mut words = line.splitn(3, ' ');
         let (Some(case), Some(threads), Some(stack)) = (words.next(), words.next(), words.next()) else { continue };
         let stack = Stack::parse(stack)?;
-        let began = Instant::now();
+        let (began, before) = (Instant::now(), cpu_seconds());
         let threads = threads.parse()?;
         let [lost, kept, rows] = match case {
             "choose" => choose(&stack, &recording, threads)?,
@@ -226,10 +226,20 @@ fn serve(folder: &Path) -> Fallible<()> {
             "parquet" => from_parquet(&stack, &tables, folder, threads)?,
             _ => return Err(format!("expected choose, error, decode or parquet, found {case}").into()),
         };
-        writeln!(out, "{:.6} {:.9} {:.6}", began.elapsed().as_secs_f64(), lost / rows, kept / rows)?;
+        let (seconds, cpu) = (began.elapsed().as_secs_f64(), cpu_seconds() - before);
+        writeln!(out, "{seconds:.6} {cpu:.2} {:.9} {:.6}", lost / rows, kept / rows)?;
         out.flush()?;
     }
     Ok(())
+}
+
+/// CPU seconds of this process, all threads; 0 where the system does not tell. Ticks are hundredths of a second on Linux.
+fn cpu_seconds() -> f64 {
+    let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The name, which comes second, stands in parentheses and may hold spaces.
+    let after = text.rsplit(") ").next().unwrap_or_default();
+    let ticks: u64 = after.split(' ').skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
+    ticks as f64 / 100.0
 }
 
 /// Sums over rows: lost mass, kept share, and how many.

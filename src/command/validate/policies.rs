@@ -193,8 +193,8 @@ fn replay<'a>(
     }
     let pairs: Vec<(&Stack, usize)> = stacks.iter().map(|(stack, at)| (stack, *at)).collect();
     let all = recorded::try_all(found, &pairs, Way::OfPrompts)?;
-    let all = settings.iter().zip(all).map(|(setting, found)| (setting, found));
-    all.zip(stacks.iter()).map(|((setting, found), (stack, _))| means(setting, stack.clone(), found)).collect()
+    let tried = settings.iter().zip(all).zip(&stacks);
+    tried.map(|((setting, found), (stack, _))| means(setting, stack.clone(), found)).collect()
 }
 
 /// The means of what was found. All steps were one range: each row is a mean over as many.

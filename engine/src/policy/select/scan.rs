@@ -30,10 +30,10 @@ pub fn count(marks: &[bool]) -> usize {
     chunks.iter().map(of_chunk).sum::<usize>() + rest.iter().filter(|mark| **mark).count()
 }
 
-/// The sum of the masses whose mark is as `wanted`.
-fn sum_where(mass: &[f32], marks: &[bool], wanted: bool) -> f64 {
+/// The sum of the masses whose mark is as wanted: a constant, so that the loop has no branch.
+fn sum_where<const WANTED: bool>(mass: &[f32], marks: &[bool]) -> f64 {
     let pick =
-        |mass: f32, mark: bool| f64::from(f32::from_bits(mass.to_bits() & u32::from(mark == wanted).wrapping_neg()));
+        |mass: f32, mark: bool| f64::from(f32::from_bits(mass.to_bits() & u32::from(mark == WANTED).wrapping_neg()));
     let mut lanes = [0.0_f64; LANES];
     let (masses, rest) = mass.as_chunks::<LANES>();
     let (of_masses, of_rest) = marks.as_chunks::<LANES>();
@@ -49,12 +49,12 @@ fn sum_where(mass: &[f32], marks: &[bool], wanted: bool) -> f64 {
 
 /// The sum of the masses that are marked.
 pub fn sum_marked(mass: &[f32], marks: &[bool]) -> f64 {
-    sum_where(mass, marks, true)
+    sum_where::<true>(mass, marks)
 }
 
 /// The sum of the masses that are not marked.
 pub fn sum_unmarked(mass: &[f32], marks: &[bool]) -> f64 {
-    sum_where(mass, marks, false)
+    sum_where::<false>(mass, marks)
 }
 
 /// Adds a row times a number; notes the least sum of each run of [`NOTED`].
