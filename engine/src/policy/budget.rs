@@ -7,9 +7,8 @@ use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::{Float64Type, UInt32Type};
 
 use super::vectors::smallest_share;
-use super::{Rule, Stack, attention_error, recovery::Recovery};
+use super::{Rule, Stack, recovery::Recovery};
 use crate::error::{Error, Result, unknown};
-use crate::recording::Recording;
 
 /// A figure of the rows of `attention_error`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,22 +101,21 @@ impl ErrorBudget {
     }
 }
 
-/// The stack with the smallest share of its `retain` stage, in whole percent, whose error on the recording is within the
-/// budget, and that error; without the stage where nothing need be retained, and `None` where even all of it is not enough.
-/// The error must not rise with the share, which holds for lost mass, and for outputs as a rule.
+/// The stack with the smallest share of its `retain` stage, in whole percent, whose error is within the budget, and that
+/// error; without the stage where nothing need be retained, and `None` where even all of it is not enough. `rows` gives the
+/// rows of `attention_error` of a stack. The error must not rise with the share, which holds for lost mass, and for outputs
+/// as a rule.
 ///
 /// # Errors
-/// A stack without exactly one `retain`, a channel that the recording lacks, and a figure that it cannot tell.
+/// A stack without exactly one `retain`, a figure that the rows do not tell, and those of `rows`.
 pub fn smallest_retained(
     stack: &Stack,
-    recording: &Recording,
     budget: &ErrorBudget,
-    steps_per_range: u32,
+    mut rows: impl FnMut(&Stack) -> Result<RecordBatch>,
 ) -> Result<Option<(Stack, f64)>> {
-    let error = |stack: &Stack| -> Result<f64> {
-        let rows = attention_error(stack, recording, steps_per_range)?;
-        budget.figure([&rows]).ok_or_else(|| {
-            Error::run(format!("the recording of {} cannot tell `{budget}` of `{}`", recording.label(), stack.name()))
+    let mut error = |stack: &Stack| -> Result<f64> {
+        budget.figure([&rows(stack)?]).ok_or_else(|| {
+            Error::run(format!("the recording cannot tell `{budget}` of `{}`", stack.name()))
                 .hint("outputs need queries, K and V, or their norms")
         })
     };
@@ -150,6 +148,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::policy::attention_error;
     use crate::policy::select::tests::random_plain;
 
     #[test]
@@ -188,7 +187,8 @@ mod tests {
                 (error <= most).then(|| (Stack::parse(&text).unwrap().name(), error))
             });
             let stack = Stack::parse(&format!("{policy}+retain(7%)")).unwrap();
-            let found = smallest_retained(&stack, &recording, &budget, 2).unwrap();
+            let rows = |stack: &Stack| attention_error(stack, &recording, 2);
+            let found = smallest_retained(&stack, &budget, rows).unwrap();
             prop_assert_eq!(found.map(|(stack, error)| (stack.name(), error)), slow);
         }
     }
@@ -206,17 +206,16 @@ mod tests {
         assert!((figure(Measure::P99LostMass).unwrap() - largest).abs() < 1e-12, "99% of 12 rows are all");
         assert!(figure(Measure::MaxLostMass).unwrap() >= largest);
         assert_eq!(figure(Measure::OutputError), None, "no outputs were recorded");
+        let of = |stack: &Stack| attention_error(stack, &recording, 2);
         let stack = Stack::parse("window(20)").unwrap();
         let budget = ErrorBudget::parse("lost_mass<=0.1").unwrap();
-        assert!(
-            smallest_retained(&stack, &recording, &budget, 2).unwrap_err().advice().unwrap().contains("retain(5%)")
-        );
+        assert!(smallest_retained(&stack, &budget, of).unwrap_err().advice().unwrap().contains("retain(5%)"));
         let budget = ErrorBudget::parse("output_error<=0.1").unwrap();
         let stack = Stack::parse("window(20)+retain(5%)").unwrap();
-        assert!(smallest_retained(&stack, &recording, &budget, 2).unwrap_err().to_string().contains("cannot tell"));
+        assert!(smallest_retained(&stack, &budget, of).unwrap_err().to_string().contains("cannot tell"));
         // What is dropped while decoding cannot be retained.
         let budget = ErrorBudget::parse("max_lost_mass<=0").unwrap();
-        let found = smallest_retained(&Stack::parse("h2o(20)+retain(5%)").unwrap(), &recording, &budget, 2).unwrap();
+        let found = smallest_retained(&Stack::parse("h2o(20)+retain(5%)").unwrap(), &budget, of).unwrap();
         assert!(found.is_none());
     }
 }

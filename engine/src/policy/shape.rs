@@ -3,7 +3,8 @@
 use super::minicache::Merge;
 use super::quantize::{Coding, Residual};
 use super::{
-    Args, Beside, Budget, Channel, Group, Keep, Kept, Lower, Measured, Part, Place, Recall, Shape, Stack, TokenCost,
+    Args, Beside, Budget, Channel, Decode, Group, Keep, Kept, Lower, Measured, Part, Place, Recall, Shape, Stack,
+    TokenCost,
 };
 use crate::error::{Error, Result};
 use crate::model::{Attention, KvShape, LayerGroup, Model};
@@ -66,9 +67,10 @@ fn recovered(stack: &Stack, group: Group) -> Result<Group> {
     let pair = u32::from(recovery.compensate);
     let buffer = recovery.recall.map_or(0, |recall| recall.tokens);
     let keep = Keep { retained: recovery.retain, extra: pair.saturating_add(buffer), ..group.keep };
+    let mut group = Group { keep, ..group };
     // The mean of keys and values takes an addition per element of a dropped token.
-    let mut group =
-        Group { score_flops: group.score_flops + f64::from(pair) * group.kv.elements() as f64, keep, ..group };
+    let of_pair = f64::from(pair) * group.kv.elements() as f64;
+    spend_on_dropped(&mut group, of_pair);
     if let Some(form) = recovery.copies {
         let TokenCost { bytes, read_flops, write_flops } = form.cost(&group.kv);
         if group.kv.attention == Attention::Mla && !matches!(form.key, Coding::Fp8(_)) {
@@ -84,7 +86,7 @@ fn recovered(stack: &Stack, group: Group) -> Result<Group> {
             .hint("take a format with fewer bits for the copies, or leave out the selection"));
         }
         group.beside = Some(Beside { token_bytes: bytes, is_attended: true, read_flops });
-        group.score_flops += write_flops;
+        spend_on_dropped(&mut group, write_flops);
     }
     if let Some(Recall { page, .. }) = recovery.recall {
         group.lower = Some(Lower { token_bytes: group.token_bytes, fetched_tokens: buffer });
@@ -95,6 +97,13 @@ fn recovered(stack: &Stack, group: Group) -> Result<Group> {
         group.beside = Some(Beside { token_bytes, is_attended: false, read_flops: flops });
     }
     Ok(group)
+}
+
+/// Arithmetic for each token that is dropped: once per prompt where only prompts are pruned, else for each token that is
+/// written, since each is dropped sooner or later.
+fn spend_on_dropped(group: &mut Group, flops: f64) {
+    let is_once = group.keep.prompt.is_some() && group.keep.decode == Decode::Grows && group.keep.total.is_none();
+    *(if is_once { &mut group.score_flops } else { &mut group.write_flops }) += flops;
 }
 
 /// Refuses to merge layers that have other KV than their partner, a window of their own, or a latent.
