@@ -63,7 +63,7 @@ use quantize::Residual;
 
 pub use args::Args;
 pub use budget::{ErrorBudget, smallest_retained};
-pub use error::{attention_error, premise, prompt_error};
+pub use error::{Trial, attention_error, premise, prompt_error};
 pub use organisation::organisation;
 pub use recovery::{OfSelection, Recall, Recovery};
 pub use select::Choice;

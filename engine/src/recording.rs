@@ -243,10 +243,12 @@ impl Recording {
         })
     }
 
-    /// Leaves only this request.
-    pub fn keep_request(&mut self, request_id: u64) {
-        self.requests.retain(|request| request.request_id == request_id);
-        self.heads.retain(|((request, ..), _)| *request == request_id);
+    /// The recorded heads of each layer of each request, in their order.
+    pub fn heads_by_layer(&self) -> impl Iterator<Item = Vec<Head<'_>>> {
+        self.heads_by_request().flat_map(|heads| {
+            let layers = heads.chunk_by(|a, b| a.layer == b.layer);
+            layers.map(<[Head<'_>]>::to_vec).collect::<Vec<_>>()
+        })
     }
 
     /// The mass of every block split over its tokens, so that selections choose single tokens; see
@@ -572,25 +574,29 @@ fn read_attention(all: &mut [Recording], owners: &BTreeMap<u64, usize>, batch: &
     let block = primitive::<UInt16Type>(batch, table, "block_tokens")?;
     // Each recording keeps the columns of the batches that have rows of it; they share the memory.
     let mut batch_of: BTreeMap<usize, usize> = BTreeMap::new();
+    // Rows of a request stand together, more or less: where the last one belonged is looked up once.
+    let mut known: Option<(u64, usize, usize)> = None;
     for at in 0..batch.num_rows() {
-        let (owner, _) = places.owner(all, owners, table, at)?;
-        let recording = &mut all[owner];
-        let index = if let Some(index) = batch_of.get(&owner) {
-            *index
-        } else {
-            recording.attention.push(Attention {
-                mass: lists(batch, table, "mass")?,
-                page_bound: match batch.column_by_name("page_bound") {
-                    Some(column) => Some(lists_of(column, table, "page_bound")?),
-                    None => None,
-                },
-                sum_sq: optional(batch, table, "sum_sq")?,
-                out_norm: optional(batch, table, "out_norm")?,
-                q_norm: optional(batch, table, "q_norm")?,
-            });
-            batch_of.insert(owner, recording.attention.len() - 1);
-            recording.attention.len() - 1
+        let request_id = places.request.value(at);
+        let (owner, index) = match known {
+            Some((id, owner, index)) if id == request_id => {
+                places.check(&all[owner], table, at)?;
+                (owner, index)
+            }
+            _ => {
+                let (owner, _) = places.owner(all, owners, table, at)?;
+                let index = if let Some(index) = batch_of.get(&owner) {
+                    *index
+                } else {
+                    all[owner].attention.push(read_columns(batch)?);
+                    batch_of.insert(owner, all[owner].attention.len() - 1);
+                    all[owner].attention.len() - 1
+                };
+                known = Some((request_id, owner, index));
+                (owner, index)
+            }
         };
+        let recording = &mut all[owner];
         let row = Row { batch: index, at, step: step.value(at), context_tokens: context.value(at) };
         let (request, layer, head) = places.get(at);
         let place = || format!("attention: request {request}, step {}, layer {layer}, KV head {head}", row.step);
@@ -608,7 +614,8 @@ fn read_attention(all: &mut [Recording], owners: &BTreeMap<u64, usize>, batch: &
                 mass.len()
             )));
         }
-        if !mass.iter().all(|mass| *mass >= 0.0 && mass.is_finite()) {
+        // Without a branch per mass, so that many are looked at side by side.
+        if !mass.iter().fold(true, |are_good, mass| are_good & (*mass >= 0.0) & (*mass < f32::INFINITY)) {
             return Err(Error::data(format!("{}: expected masses of at least 0, found another number", place())));
         }
         check_bounds(&recording.attention[index], &row).map_err(|error| error.context(place()))?;
@@ -616,6 +623,20 @@ fn read_attention(all: &mut [Recording], owners: &BTreeMap<u64, usize>, batch: &
         recording.rows.push(row);
     }
     Ok(())
+}
+
+fn read_columns(batch: &RecordBatch) -> Result<Attention> {
+    let table = "attention";
+    Ok(Attention {
+        mass: lists(batch, table, "mass")?,
+        page_bound: match batch.column_by_name("page_bound") {
+            Some(column) => Some(lists_of(column, table, "page_bound")?),
+            None => None,
+        },
+        sum_sq: optional(batch, table, "sum_sq")?,
+        out_norm: optional(batch, table, "out_norm")?,
+        q_norm: optional(batch, table, "q_norm")?,
+    })
 }
 
 /// Bounds are as many as masses, and numbers.
@@ -887,10 +908,18 @@ impl Places {
 
     /// The recording that a row belongs to, and the tokens of its request's prompt.
     fn owner(&self, all: &[Recording], owners: &BTreeMap<u64, usize>, table: &str, at: usize) -> Result<(usize, u32)> {
-        let (request, layer, head) = self.get(at);
+        let (request, ..) = self.get(at);
         let lost = || Error::data(format!("{table}: request {request} belongs to no recording"));
         let owner = *owners.get(&request).ok_or_else(lost)?;
         let recording = &all[owner];
+        self.check(recording, table, at)?;
+        let found = recording.requests.binary_search_by_key(&request, |candidate| candidate.request_id);
+        found.map(|found| (owner, recording.requests[found].prompt_tokens)).map_err(|_| lost())
+    }
+
+    /// Refuses a layer or head that the model does not have.
+    fn check(&self, recording: &Recording, table: &str, at: usize) -> Result<()> {
+        let (request, layer, head) = self.get(at);
         let (heads, kind) = if self.is_query { (recording.query_heads, "query") } else { (recording.kv_heads, "KV") };
         let layers = recording.layers;
         if u32::from(layer) >= layers || u32::from(head) >= heads {
@@ -899,8 +928,7 @@ impl Places {
                  heads of the recording"
             )));
         }
-        let found = recording.requests.binary_search_by_key(&request, |candidate| candidate.request_id);
-        found.map(|found| (owner, recording.requests[found].prompt_tokens)).map_err(|_| lost())
+        Ok(())
     }
 }
 

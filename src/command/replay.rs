@@ -10,7 +10,7 @@ use arrow::array::{AsArray, RecordBatch};
 use engine::cost::BLOCK_TOKENS;
 use engine::error::{Error, Result};
 use engine::model::Model;
-use engine::policy::{ErrorBudget, Measured, Stack, attention_error, organisation, premise};
+use engine::policy::{ErrorBudget, Measured, Stack};
 use engine::recording::Recording;
 use engine::replay::{Found, Mode, Run, Scenario, Source, replay, tables};
 use engine::schema::canonical::SOURCES;
@@ -21,7 +21,8 @@ use sha2::{Digest, Sha256};
 
 use self::sources::{available, choose, column, load, with_requests};
 use super::cache::curve;
-use super::{Exit, print, recorded, talk};
+use super::recorded::{self, Way};
+use super::{Exit, print, talk};
 use crate::output::Format;
 use crate::scenario::{Spec, product, read};
 use crate::sql;
@@ -183,18 +184,15 @@ pub(crate) fn carry_out(store: &mut Store, wanted: &Wanted) -> Result<Option<Don
         return Ok(None);
     }
     let id = run_id(store, &sources, &scenarios, (budget.as_ref(), wanted.split_blocks))?;
-    let found = recorded::load(store).and_then(|found| recorded::split(found, wanted.split_blocks));
-    let found = found.unwrap_or_else(|error| {
+    let pool = pool(wanted.threads)?;
+    let found = pool.install(|| recorded_errors(store, &mut scenarios, wanted.split_blocks));
+    let (errors, organisation) = found.unwrap_or_else(|error| {
         talk::warn(&format!("the recordings of the store cannot be used, so no error is known: {error}"));
-        Vec::new()
+        Default::default()
     });
-    measure(&found, &mut scenarios);
-    let errors = recorded_errors(&found, &scenarios);
-    let organisation = organisations(&found, &scenarios);
-    drop(found);
     let bar = talk::bar(None);
     bar.set_message(format!("replaying {} scenarios", scenarios.len()));
-    let mut found = replay_all(&sources, &scenarios, wanted.threads)?;
+    let mut found = pool.install(|| replay_all(&sources, &scenarios));
     if let Some(budget) = &budget {
         gate(budget, &errors, &scenarios, &mut found);
     }
@@ -317,25 +315,37 @@ fn run_id(
     Ok(id)
 }
 
-/// What each policy loses on each recording of the store. Pairs of them run side by side; batches and warnings come in
-/// the order of the scenarios.
-fn recorded_errors(recorded: &[Recording], scenarios: &[Scenario]) -> Vec<RecordBatch> {
-    let mut stacks: Vec<&Stack> = Vec::new();
-    for scenario in scenarios {
+/// What each policy loses on each recording of the store. Batches and warnings come in the order of the scenarios.
+///
+/// Policies whose bytes depend on attention are told what they kept of the first recording that has the layers and KV heads
+/// of their model. Without one their scenarios fail, and say why.
+fn recorded_errors(
+    store: &Store,
+    scenarios: &mut [Scenario],
+    is_split: bool,
+) -> Result<(Vec<RecordBatch>, Vec<[RecordBatch; 2]>)> {
+    let mut stacks: Vec<Stack> = Vec::new();
+    for scenario in scenarios.iter() {
         if stacks.iter().all(|stack| stack.name() != scenario.policy.name()) {
-            stacks.push(&scenario.policy);
+            stacks.push(scenario.policy.clone());
         }
     }
-    let pairs: Vec<(&Stack, &Recording)> =
-        stacks.iter().flat_map(|stack| recorded.iter().map(move |recording| (*stack, recording))).collect();
-    let found: Vec<Result<RecordBatch>> =
-        pairs.par_iter().map(|(stack, recording)| attention_error(stack, recording, ERROR_STEPS)).collect();
-    let mut batches = Vec::new();
-    for ((stack, recording), found) in pairs.into_iter().zip(found) {
-        if let Some(premise) = premise(stack, recording).filter(|premise| !premise.holds()) {
+    let Some(recorded) = recorded::open(store, recorded::needs(&stacks))? else { return Ok(Default::default()) };
+    let recorded = recorded.split(is_split)?;
+    let pairs: Vec<(&Stack, usize)> =
+        stacks.iter().flat_map(|stack| (0..recorded.heads.len()).map(move |at| (stack, at))).collect();
+    let all = recorded::try_all(&recorded, &pairs, Way::BySteps(ERROR_STEPS))?;
+    let (mut batches, mut organisation) = (Vec::new(), Vec::new());
+    for ((stack, at), found) in pairs.iter().zip(all) {
+        let Some(recording) = recorded.heads.get(*at) else { continue };
+        if let Some(premise) = found.premise.filter(|premise| !premise.holds()) {
             talk::warn(&format!("{}: {}", recording.label(), premise.text()));
         }
-        match found {
+        if let Some(measured) = found.measured {
+            measure(stack, recording, *at, &recorded.heads, measured, scenarios);
+        }
+        organisation.extend(found.organisation);
+        match found.rows {
             Ok(batch) => batches.push(batch),
             Err(error) => {
                 let name = stack.name();
@@ -343,7 +353,7 @@ fn recorded_errors(recorded: &[Recording], scenarios: &[Scenario]) -> Vec<Record
             }
         }
     }
-    batches
+    Ok((batches, organisation))
 }
 
 /// Fails the scenarios whose policy is not within the error budget on the recordings of the store, all of them together.
@@ -373,30 +383,19 @@ fn gate(budget: &ErrorBudget, errors: &[RecordBatch], scenarios: &[Scenario], fo
     }
 }
 
-/// Pages that each policy touches on each recording of the store, and what requests with a common prefix keep in common.
-/// Why a recording cannot tell is said where its error is computed.
-fn organisations(recorded: &[Recording], scenarios: &[Scenario]) -> Vec<[RecordBatch; 2]> {
-    let mut stacks: Vec<&Stack> = scenarios.iter().map(|scenario| &scenario.policy).collect();
-    let mut names: Vec<String> = Vec::new();
-    stacks.retain(|stack| {
-        let is_new = !names.contains(&stack.name());
-        names.push(stack.name());
-        is_new
-    });
-    let pairs: Vec<(&Stack, &Recording)> =
-        stacks.iter().flat_map(|stack| recorded.iter().map(move |recording| (*stack, recording))).collect();
-    let found: Vec<_> = pairs.par_iter().map(|(stack, recording)| organisation(stack, recording)).collect();
-    found.into_iter().flatten().collect()
-}
-
-/// Tells policies whose bytes depend on attention what they kept of the first recording that has the layers and KV heads of
-/// their model. Without one their scenarios fail, and say why.
-fn measure(recorded: &[Recording], scenarios: &mut [Scenario]) {
-    for scenario in scenarios.iter_mut().filter(|scenario| !scenario.policy.bytes_need().is_empty()) {
-        let of_model = recorded.iter().find(|recording| is_of(recording, &scenario.model));
-        // Why a recording cannot tell is said where its error is computed.
-        if let Some(Ok(Some(measured))) = of_model.map(|recording| Measured::of(&scenario.policy, recording)) {
-            scenario.policy = scenario.policy.clone().with_measured(measured);
+/// Tells the scenarios of a stack what it kept of a recording, where that is the first one of their model.
+fn measure(
+    stack: &Stack,
+    recording: &Recording,
+    at: usize,
+    all: &[Recording],
+    measured: Measured,
+    scenarios: &mut [Scenario],
+) {
+    for scenario in scenarios.iter_mut().filter(|scenario| scenario.policy.name() == stack.name()) {
+        let is_first = !all.iter().take(at).any(|earlier| is_of(earlier, &scenario.model));
+        if is_first && is_of(recording, &scenario.model) {
+            scenario.policy = scenario.policy.clone().with_measured(measured.clone());
         }
     }
 }
@@ -407,15 +406,17 @@ fn is_of(recording: &Recording, model: &Model) -> bool {
     layers == recording.layers && model.groups.iter().all(|group| group.kv.kv_heads == recording.kv_heads)
 }
 
-fn replay_all(sources: &[Source], scenarios: &[Scenario], threads: Option<usize>) -> Result<Vec<Result<Found>>> {
+/// The threads that everything runs on.
+fn pool(threads: Option<usize>) -> Result<rayon::ThreadPool> {
     if let Some(count) = threads.filter(|count| !(1..=1024).contains(count)) {
         return Err(Error::usage(format!("expected 1 to 1024 threads, found {count}")));
     }
-    let pool = rayon::ThreadPoolBuilder::new()
-        .num_threads(threads.unwrap_or(0))
-        .build()
-        .map_err(|error| Error::run(format!("cannot start threads: {error}")))?;
-    Ok(pool.install(|| scenarios.par_iter().map(|scenario| replay(scenario, &sources[scenario.workload])).collect()))
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.unwrap_or(0)).build();
+    pool.map_err(|error| Error::run(format!("cannot start threads: {error}")))
+}
+
+fn replay_all(sources: &[Source], scenarios: &[Scenario]) -> Vec<Result<Found>> {
+    scenarios.par_iter().map(|scenario| replay(scenario, &sources[scenario.workload])).collect()
 }
 
 /// Says what failed and what is overloaded.

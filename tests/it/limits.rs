@@ -43,7 +43,7 @@ fn end(child: Child) -> (Option<i32>, String) {
 }
 
 /// Looks at the peak of a process until it is gone.
-fn watch(id: u32) -> std::thread::JoinHandle<u64> {
+pub(crate) fn watch(id: u32) -> std::thread::JoinHandle<u64> {
     std::thread::spawn(move || {
         let mut peak = 0;
         while let Some(now) = peak_of(id) {

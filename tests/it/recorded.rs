@@ -2,7 +2,17 @@
 //! the recorded channel, add up the mass outside, and take the best set of the same size for the oracle.
 
 use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
 
+use arrow::array::{ArrayRef, Float32Array, ListArray, RecordBatch, UInt16Array, UInt32Array, UInt64Array};
+use arrow::buffer::OffsetBuffer;
+use arrow::datatypes::{DataType, Field};
+use engine::schema::canonical::{ATTENTION, RECORDINGS, REQUESTS, SOURCES};
+use engine::schema::{Cell, Table, batch_of_rows};
+use kvtoll::store::Store;
+
+use crate::limits::watch;
 use crate::support::{number, succeed};
 
 /// Policy; means over all rows of kept share, lost mass, the oracle's, and the largest of a step.
@@ -44,4 +54,86 @@ fn policies_lose_what_an_independent_count_says() {
         let found = number(store, &sql);
         assert!((found / expected - 1.0).abs() < 1e-3, "{column}: {found}, counted {expected}");
     }
+}
+
+/// A recording grows, but not what its replay takes.
+#[test]
+fn memory_does_not_grow_with_the_recording() {
+    let peak = |requests: u32| {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("store");
+        write_recording(&path, requests).unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_kvtoll"))
+            .args(["replay", &path.to_string_lossy(), "--model", "llama-3.1-8b", "--machine", "h100"])
+            .args(["--policy", "window(size=31250)"])
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let watcher = watch(child.id());
+        assert!(child.wait().unwrap().success());
+        let sql = "SELECT count(DISTINCT request_id) FROM attention_error WHERE abs(lost_mass_ratio - 0.75) < 0.01";
+        assert!((number(&path, sql) - f64::from(requests)).abs() < 0.1, "a window of a quarter of an even mass");
+        watcher.join().unwrap()
+    };
+    // 160 MB of masses a request, so that the second recording is 320 MB larger.
+    let (small, large) = (peak(2), peak(4));
+    assert!(small > 200 << 20 && large < 800 << 20, "{small} and {large} bytes");
+    assert!(large < small + (100 << 20), "{small} and {large} bytes");
+}
+
+/// A store with a recording of so many requests: 2 layers, 4 heads, 40 steps of 125,000 tokens, mass spread evenly.
+fn write_recording(path: &Path, requests: u32) -> engine::error::Result<()> {
+    let (layers, heads, steps, prompt) = (2_u16, 4_u16, 40_u32, 125_000_u32);
+    let row = |table: &Table, of: &dyn Fn(&str) -> Cell| table.columns.iter().map(|column| of(column.name)).collect();
+    let source: Vec<Cell> = row(&SOURCES, &|name| match name {
+        "source_id" => 0_u32.into(),
+        "file_bytes" | "rows_in" | "rows_out" | "rows_rejected" => 0_u64.into(),
+        "path" | "format" | "sha256" | "compression" | "settings_origin" => "synthetic".into(),
+        _ => Cell::Null,
+    });
+    let recording: Vec<Cell> = row(&RECORDINGS, &|name| match name {
+        "model" | "grade" => "tokens".into(),
+        "layers" => u32::from(layers).into(),
+        "kv_heads" | "query_heads" => u32::from(heads).into(),
+        "source_id" => 0_u32.into(),
+        "head_dim" => 64_u32.into(),
+        "block_tokens" => 1_u32.into(),
+        _ => Cell::Null,
+    });
+    let request = |id: u32| -> Vec<Cell> {
+        row(&REQUESTS, &|name| match name {
+            "request_id" => u64::from(id).into(),
+            "source_id" => 0_u32.into(),
+            "arrival_ns" => (1_000_000_i64 * i64::from(id)).into(),
+            "prompt_tokens" => prompt.into(),
+            "output_tokens" => steps.into(),
+            "status" => "ok".into(),
+            _ => Cell::Null,
+        })
+    };
+    let all: Vec<Vec<Cell>> = (0..requests).map(request).collect();
+    let mut store = Store::open_or_create(path)?;
+    let mut transaction = store.begin();
+    transaction.append(&SOURCES, &[batch_of_rows(&SOURCES, &[source])?])?;
+    transaction.append(&RECORDINGS, &[batch_of_rows(&RECORDINGS, &[recording])?])?;
+    transaction.append(&REQUESTS, &[batch_of_rows(&REQUESTS, &all)?])?;
+    let each = usize::from(layers * heads);
+    for (request, step) in (0..requests).flat_map(|request| (1..=steps).map(move |step| (request, step))) {
+        let context = prompt + step;
+        let masses = Float32Array::from(vec![1.0 / context as f32; each * context as usize]);
+        let lengths = OffsetBuffer::from_lengths(vec![context as usize; each]);
+        let element = Arc::new(Field::new("element", DataType::Float32, false));
+        let places = || (0..layers).flat_map(|layer| (0..heads).map(move |head| (layer, head)));
+        let batch = RecordBatch::try_from_iter([
+            ("request_id", Arc::new(UInt64Array::from(vec![u64::from(request); each])) as ArrayRef),
+            ("step", Arc::new(UInt32Array::from(vec![step; each]))),
+            ("layer", Arc::new(places().map(|(layer, _)| layer).collect::<UInt16Array>())),
+            ("kv_head", Arc::new(places().map(|(_, head)| head).collect::<UInt16Array>())),
+            ("context_tokens", Arc::new(UInt32Array::from(vec![context; each]))),
+            ("block_tokens", Arc::new(UInt16Array::from(vec![1; each]))),
+            ("mass", Arc::new(ListArray::new(element, lengths, Arc::new(masses), None))),
+        ])?;
+        transaction.append(&ATTENTION, &[batch])?;
+    }
+    transaction.commit()
 }

@@ -27,16 +27,18 @@
 //! `column_sum`), or evenly where neither is known. Spread evenly, the first block's mass falls on tokens that do not have
 //! it: a sink has a small V, its neighbours do not, and the estimate is many times too high.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::array::{
     ArrayBuilder, ArrayRef, Float64Builder, RecordBatch, StringBuilder, UInt16Builder, UInt32Builder, UInt64Builder,
 };
 
-use super::minicache::{self, Premise, Role};
+use super::minicache::{Cosines, Premise, Role};
 use super::output::{self, Exact, Treatment};
 use super::recovery::{OfSelection, Recovered, View};
-use super::select::{self, Units, split_sum, sum_of_least};
+use super::select::scan::Smallest;
+use super::select::{self, Units};
 use super::turning::{Sums, Turn};
 use super::{Args, Distortion, NEXT_COSINES, Selection, Stack, VECTORS};
 use crate::error::{Error, Result};
@@ -58,7 +60,7 @@ const LEAST_MASS: f32 = 1e-3;
 /// # Errors
 /// A channel that the recording lacks, with how to record it, and a range of no steps.
 pub fn attention_error(stack: &Stack, recording: &Recording, steps_per_range: u32) -> Result<RecordBatch> {
-    errors(stack, recording, steps_per_range, Treated::All)
+    errors(&Trial::by_steps(stack, recording.head_dim, steps_per_range)?, recording)
 }
 
 /// The same over all steps at once, where number formats and merges treat the prompt alone and generated tokens stay as they
@@ -67,7 +69,7 @@ pub fn attention_error(stack: &Stack, recording: &Recording, steps_per_range: u3
 /// # Errors
 /// As [`attention_error`].
 pub fn prompt_error(stack: &Stack, recording: &Recording) -> Result<RecordBatch> {
-    errors(stack, recording, u32::MAX, Treated::Prompt)
+    errors(&Trial::of_prompts(stack, recording.head_dim), recording)
 }
 
 /// Which tokens number formats and merges treat.
@@ -79,44 +81,132 @@ pub(super) enum Treated {
     Prompt,
 }
 
-fn errors(stack: &Stack, recording: &Recording, steps_per_range: u32, treated: Treated) -> Result<RecordBatch> {
-    if steps_per_range == 0 {
-        return Err(Error::usage("expected at least 1 step per range, found 0"));
+/// A stack that is tried on recorded layers, one at a time: what a layer does not change. So a recording can be read in
+/// pieces, and layers can be tried side by side.
+#[derive(Debug, Clone, Copy)]
+pub struct Trial<'a> {
+    stack: &'a Stack,
+    formatted: Distortion,
+    /// The error of copies of what is dropped.
+    of_copies: Distortion,
+    steps_per_range: u32,
+    treated: Treated,
+}
+
+impl<'a> Trial<'a> {
+    /// As [`attention_error`] does, for heads of this width.
+    ///
+    /// # Errors
+    /// A range of no steps.
+    pub fn by_steps(stack: &'a Stack, head_dim: u32, steps_per_range: u32) -> Result<Self> {
+        if steps_per_range == 0 {
+            return Err(Error::usage("expected at least 1 step per range, found 0"));
+        }
+        Ok(Self::new(stack, head_dim, (steps_per_range, Treated::All)))
     }
-    let formatted = stack.distortion(recording.head_dim);
-    let (selection, recovery) = (stack.selection(), *stack.recovery());
-    let of_copies = recovery.copies.map_or(Distortion::NONE, |form| form.distortion(recording.head_dim));
-    let is_recoverable = recovery.holds_all() || selection.is_some_and(|(_, rule)| rule.is_recoverable);
-    let mut rows = Rows { is_recoverable, has_recall: recovery.recall.is_some(), ..Rows::default() };
-    let (mut units, mut buffers, mut budgets) = (Vec::new(), Vec::new(), Vec::new());
+
+    /// As [`prompt_error`] does.
+    pub fn of_prompts(stack: &'a Stack, head_dim: u32) -> Self {
+        Self::new(stack, head_dim, (u32::MAX, Treated::Prompt))
+    }
+
+    fn new(stack: &'a Stack, head_dim: u32, (steps_per_range, treated): (u32, Treated)) -> Self {
+        let copies = stack.recovery().copies;
+        let of_copies = copies.map_or(Distortion::NONE, |form| form.distortion(head_dim));
+        Self { stack, formatted: stack.distortion(head_dim), of_copies, steps_per_range, treated }
+    }
+
+    /// The stack.
+    pub fn stack(&self) -> &'a Stack {
+        self.stack
+    }
+
+    /// The rows of one layer of a recording, in the layout of [`ATTENTION_ERROR`]; `premise` is left unknown, and is set by
+    /// [`with_premise`] once all layers were seen. `budgets` are those of [`budgets_by_layer`]. For a stack that merges, the
+    /// recording must also hold norms and vectors of the layers beside this one.
+    ///
+    /// # Errors
+    /// As [`attention_error`].
+    pub fn layer(&self, recording: &Recording, layer: &[Head<'_>], budgets: &[u32]) -> Result<RecordBatch> {
+        let mut rows = Rows::of(self.stack);
+        self.add_layer(recording, layer, budgets, &mut Scratch::default(), &mut rows)?;
+        rows.batch(&self.stack.name(), recording)
+    }
+
+    fn add_layer(
+        &self,
+        recording: &Recording,
+        layer: &[Head<'_>],
+        budgets: &[u32],
+        scratch: &mut Scratch,
+        rows: &mut Rows,
+    ) -> Result<()> {
+        let treatment = treatment(self.stack, recording, layer);
+        let recovery = *self.stack.recovery();
+        let exact = output::exact(layer, treatment, self.treated, recovery.copies)?;
+        check_stand_in(self.stack, layer, exact.is_some())?;
+        let of_format = treatment.format.map_or(Distortion::NONE, |_| self.formatted);
+        let distortions = distortions(self.stack, layer, treatment, of_format, exact.is_some())?;
+        let run = Run {
+            selection: self.stack.selection(),
+            recovery,
+            of_copies: self.of_copies,
+            has_stand_in: self.stack.has_stand_in(),
+            layer,
+            budgets,
+            steps_per_range: self.steps_per_range,
+            distortions,
+            exact,
+            treated: self.treated,
+        };
+        run_layer(&run, scratch, rows)
+    }
+}
+
+fn errors(trial: &Trial<'_>, recording: &Recording) -> Result<RecordBatch> {
+    let mut rows = Rows::of(trial.stack);
+    let (mut scratch, mut budgets) = (Scratch::default(), Vec::new());
     for heads in recording.heads_by_request() {
-        select::budgets(selection, &heads, &mut budgets)?;
+        select::budgets(trial.stack.selection(), &heads, &mut budgets)?;
         let mut from = 0;
         for layer in heads.chunk_by(|a, b| a.layer == b.layer) {
-            let treatment = treatment(stack, recording, layer);
-            let exact = output::exact(layer, treatment, treated, recovery.copies)?;
-            check_stand_in(stack, layer, exact.is_some())?;
-            let of_format = treatment.format.map_or(Distortion::NONE, |_| formatted);
-            let distortions = distortions(stack, layer, treatment, of_format, exact.is_some())?;
             let budgets = budgets.get(from..from + layer.len()).unwrap_or_default();
             from += layer.len();
-            let has_stand_in = stack.has_stand_in();
-            let run = Run {
-                selection,
-                recovery,
-                of_copies,
-                has_stand_in,
-                layer,
-                budgets,
-                steps_per_range,
-                distortions,
-                exact,
-                treated,
-            };
-            run_layer(&run, &mut units, &mut buffers, &mut rows)?;
+            trial.add_layer(recording, layer, budgets, &mut scratch, &mut rows)?;
         }
     }
-    rows.batch(&stack.name(), recording, premise(stack, recording))
+    with_premise(&rows.batch(&trial.stack.name(), recording)?, premise(trial.stack, recording))
+}
+
+/// By request and layer what the stack's selection gives each head to choose by. Whole requests must be at hand, but of
+/// their steps one is enough.
+///
+/// # Errors
+/// A channel that the recording lacks, with how to record it, and layers or heads that were not recorded.
+pub fn budgets_by_layer(stack: &Stack, recording: &Recording) -> Result<BTreeMap<(u64, u16), Vec<u32>>> {
+    let (mut found, mut budgets) = (BTreeMap::new(), Vec::new());
+    for heads in recording.heads_by_request() {
+        select::budgets(stack.selection(), &heads, &mut budgets)?;
+        for (head, budget) in heads.iter().zip(&budgets) {
+            found.entry((head.request.request_id, head.layer)).or_insert_with(Vec::new).push(*budget);
+        }
+    }
+    Ok(found)
+}
+
+/// Rows of a stack with what they rest on.
+///
+/// # Errors
+/// Rows that are not in the layout of [`ATTENTION_ERROR`].
+pub fn with_premise(rows: &RecordBatch, premise: Option<Premise>) -> Result<RecordBatch> {
+    let text = premise.map(|premise| premise.text());
+    let mut column = StringBuilder::new();
+    (0..rows.num_rows()).for_each(|_| column.append_option(text.as_deref()));
+    let mut columns = rows.columns().to_vec();
+    if let Some(last) = columns.last_mut() {
+        *last = Arc::new(column.finish());
+    }
+    Ok(RecordBatch::try_new(rows.schema(), columns)?)
 }
 
 /// What the stack does to the vectors of a layer.
@@ -166,13 +256,19 @@ fn check_stand_in(stack: &Stack, layer: &[Head<'_>], is_exact: bool) -> Result<(
 /// Whether the layers that the stack merges are alike on this recording; `None` where it merges none, and where their
 /// cosines are unknown.
 pub fn premise(stack: &Stack, recording: &Recording) -> Option<Premise> {
-    let (_, merge) = stack.merge()?;
-    let pairs: Vec<[&[f32]; 2]> = recording
-        .heads()
-        .filter(|head| merge.role(head.layer.into(), recording.layers) == Some(Role::Shallow))
-        .filter_map(|head| head.cosines_in(head.layer))
-        .collect();
-    minicache::premise(pairs.iter().map(|[keys, values]| (*keys, *values)))
+    let mut cosines = Cosines::default();
+    recording.heads().for_each(|head| add_cosines(stack, recording.layers, &[head], &mut cosines));
+    cosines.premise()
+}
+
+/// Adds the cosines that tell whether the premise holds of a layer that the stack merges.
+pub fn add_cosines(stack: &Stack, layers: u32, layer: &[Head<'_>], cosines: &mut Cosines) {
+    let Some((_, merge)) = stack.merge() else { return };
+    for head in layer.iter().filter(|head| merge.role(head.layer.into(), layers) == Some(Role::Shallow)) {
+        if let Some(found) = head.cosines_in(head.layer) {
+            cosines.add(found);
+        }
+    }
 }
 
 /// One layer under one stack.
@@ -197,8 +293,9 @@ impl Run<'_, '_> {
     }
 }
 
-fn run_layer(run: &Run<'_, '_>, units: &mut Vec<Units>, buffers: &mut Vec<Buffers>, rows: &mut Rows) -> Result<()> {
+fn run_layer(run: &Run<'_, '_>, scratch: &mut Scratch, rows: &mut Rows) -> Result<()> {
     let Run { selection, recovery, layer, budgets, steps_per_range, exact, .. } = run;
+    let Scratch { units, buffers } = scratch;
     buffers.resize_with(layer.len(), Buffers::default);
     let tokens: Vec<Option<Tokens<'_>>> = layer
         .iter()
@@ -212,12 +309,15 @@ fn run_layer(run: &Run<'_, '_>, units: &mut Vec<Units>, buffers: &mut Vec<Buffer
         .collect();
     let mut ranges: Vec<Vec<Range>> = vec![Vec::new(); layer.len()];
     let mut turns: Vec<Turned> = Vec::new();
-    let (mut bits, mut scratch) = (Vec::new(), output::Scratch::default());
+    let mut smallest: Vec<Smallest> = vec![Smallest::default(); layer.len()];
+    let mut read = output::Scratch::default();
     let mut recovered = Recovered::new(*selection, *recovery, layer.len());
     select::run_layer(*selection, layer, budgets, units, |at, step, units| {
-        let (Some(head), Some(ranges)) = (layer.get(at), ranges.get_mut(at)) else { return Ok(()) };
-        let number = budgets.get(at).copied().unwrap_or(0);
-        let view = recovered.view((at, number), head, step, units)?;
+        let (Some(head), Some(ranges), Some(smallest)) = (layer.get(at), ranges.get_mut(at), smallest.get_mut(at))
+        else {
+            return Ok(());
+        };
+        let view = recovered.view((at, budgets.get(at).copied().unwrap_or(0)), head, step, units)?;
         let units = view.units;
         let index = step.step.saturating_sub(1) / steps_per_range;
         if ranges.last().is_none_or(|range| range.index != index) {
@@ -229,14 +329,14 @@ fn run_layer(run: &Run<'_, '_>, units: &mut Vec<Units>, buffers: &mut Vec<Buffer
         }
         let nth = turns.len().saturating_sub(1);
         let (Some(range), Some(turned)) = (ranges.last_mut(), turns.last_mut()) else { return Ok(()) };
-        range.add(step, &view, &mut bits);
+        range.add(step, &view, smallest);
         let tokens = tokens.get(at).and_then(Option::as_ref);
         let noise = tokens.and_then(|tokens| noises(run, at, tokens, step, &view));
         range.add_noise(noise);
         match exact {
             Some(exact) => {
                 let reading = output::Reading { units, copied: view.copied, has_stand_in: run.has_stand_in };
-                exact.add((at, nth), step, reading, &mut scratch, &mut turned.turn)?;
+                exact.add((at, nth), step, reading, &mut read, &mut turned.turn)?;
             }
             None => turned.estimate(tokens, step, units, noise),
         }
@@ -293,7 +393,15 @@ fn mean_turn(turns: &[Turned], range: &Range) -> Option<f64> {
     within().all(|turned| turned.is_known).then(|| sum / f64::from(range.steps.max(1)))
 }
 
-/// Buffers that are reused from head to head.
+/// Buffers that are reused from layer to layer.
+#[derive(Default)]
+struct Scratch {
+    units: Vec<Units>,
+    /// By head.
+    buffers: Vec<Buffers>,
+}
+
+/// Those of one head.
 #[derive(Default)]
 struct Buffers {
     share: Vec<f32>,
@@ -540,7 +648,7 @@ struct Range {
 }
 
 impl Range {
-    fn add(&mut self, step: &Step<'_>, view: &View<'_>, bits: &mut Vec<u32>) {
+    fn add(&mut self, step: &Step<'_>, view: &View<'_>, smallest: &mut Smallest) {
         let units = view.units;
         self.recovered += view.recovered.min(1.0);
         self.recalled.iter_mut().zip(view.recalled).for_each(|(sum, tokens)| *sum += f64::from(tokens));
@@ -555,9 +663,8 @@ impl Range {
             return;
         }
         self.kept += f64::from(units.kept_tokens(step.context_tokens)) / f64::from(step.context_tokens);
-        // Recorded masses are rounded and may sum to a little more than 1.
-        let lost = split_sum(step.mass, &units.kept).1.min(1.0);
-        let oracle = sum_of_least(step.mass, dropped, bits);
+        let lost = units.lost_mass();
+        let oracle = smallest.sum(step.mass, dropped);
         self.lost += lost;
         self.most_lost = self.most_lost.max(lost);
         self.oracle += oracle;
@@ -620,7 +727,14 @@ impl Rows {
         self.limiter.append_value(limiter(lost, key.sqrt(), value.sqrt()));
     }
 
-    fn batch(mut self, policy: &str, recording: &Recording, premise: Option<Premise>) -> Result<RecordBatch> {
+    fn of(stack: &Stack) -> Self {
+        let recovery = stack.recovery();
+        let is_recoverable = recovery.holds_all() || stack.selection().is_some_and(|(_, rule)| rule.is_recoverable);
+        Self { is_recoverable, has_recall: recovery.recall.is_some(), ..Self::default() }
+    }
+
+    /// The columns; the last one, what they rest on, is unknown.
+    fn batch(mut self, policy: &str, recording: &Recording) -> Result<RecordBatch> {
         let count = ArrayBuilder::len(&self.limiter);
         let [kept, lost, most_lost, oracle, regret, logit, quantized, output] = &mut self.ratios;
         let [recovered, fetched, reuse] = &mut self.recovered;
@@ -638,8 +752,7 @@ impl Rows {
         let mut mass_from = StringBuilder::new();
         (0..count).for_each(|_| mass_from.append_value(recording.mass_from));
         let mut rests_on = StringBuilder::new();
-        let premise = premise.map(|premise| premise.text());
-        (0..count).for_each(|_| rests_on.append_option(premise.as_deref()));
+        rests_on.append_nulls(count);
         let mut recoverable = Float64Builder::new();
         recoverable.append_value_n(if self.is_recoverable { 1.0 } else { 0.0 }, count);
         let columns: Vec<ArrayRef> = vec![

@@ -93,19 +93,21 @@ fn evict(args: &Args, heads: &[Head<'_>], steps: &[Step<'_>], units: &mut [Units
     if args.is_word("evict", "no") {
         return Ok(());
     }
-    for ((head, step), units) in heads.iter().zip(steps).zip(units) {
-        let (budget, recent) = counts(args, head.request.prompt_tokens)?;
+    let Some(first) = heads.first() else { return Ok(()) };
+    let (budget, recent) = counts(args, first.request.prompt_tokens)?;
+    let is_mean = args.is_word("score", "mean");
+    for (step, units) in steps.iter().zip(units) {
         let context = step.context_tokens;
         if units.sums.is_empty() {
             continue;
         }
-        units.add_renormalised(step.mass);
+        units.add_step(step);
         if context <= budget {
             continue;
         }
         let before = units.recent_from(context, recent);
         let count = units.within(budget).max(units.of(context) - before).max(1);
-        if args.is_word("score", "mean") {
+        if is_mean {
             let unit = units.tokens;
             let seen = |at: usize| seen(at as u32 * unit, unit, context);
             units.drop_least_by(before, count, |at, sum| sum / seen(at));

@@ -307,17 +307,34 @@ impl Premise {
     }
 }
 
-/// The premise over the cosines of all merged pairs: keys, then values. `None` where there are none.
-pub fn premise<'a>(pairs: impl IntoIterator<Item = (&'a [f32], &'a [f32])>) -> Option<Premise> {
-    let (mut sums, mut counts) = ([0.0_f64; 2], [0_usize; 2]);
-    for (keys, values) in pairs {
-        for (at, cosines) in [keys, values].into_iter().enumerate() {
-            sums[at] += cosines.iter().map(|cosine| f64::from(*cosine)).sum::<f64>();
-            counts[at] += cosines.len();
+/// Sums over the cosines of merged pairs: keys, then values.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Cosines {
+    sums: [f64; 2],
+    counts: [u64; 2],
+}
+
+impl Cosines {
+    /// Adds those of the tokens of one head.
+    pub fn add(&mut self, cosines: [&[f32]; 2]) {
+        for ((cosines, sum), count) in cosines.into_iter().zip(&mut self.sums).zip(&mut self.counts) {
+            *sum += cosines.iter().map(|cosine| f64::from(*cosine)).sum::<f64>();
+            *count += cosines.len() as u64;
         }
     }
-    let mean = |at: usize| sums[at] / counts[at] as f64;
-    (counts[0] > 0 && counts[1] > 0).then(|| Premise { key_cosine: mean(0), value_cosine: mean(1) })
+
+    /// Adds sums that were made elsewhere.
+    pub fn append(&mut self, other: &Self) {
+        self.sums.iter_mut().zip(other.sums).for_each(|(sum, more)| *sum += more);
+        self.counts.iter_mut().zip(other.counts).for_each(|(count, more)| *count += more);
+    }
+
+    /// The premise over all of them; `None` where there are none.
+    pub fn premise(&self) -> Option<Premise> {
+        let [keys, values] = self.counts;
+        let mean = |at: usize| self.sums[at] / self.counts[at] as f64;
+        (keys > 0 && values > 0).then(|| Premise { key_cosine: mean(0), value_cosine: mean(1) })
+    }
 }
 
 #[cfg(test)]

@@ -288,9 +288,9 @@ impl<'a> Recovered<'a> {
             copied.extend(view.kept.iter().map(|kept| !kept));
             view.kept.fill(true);
         }
-        let dropped_alone = super::select::split_sum(step.mass, &units.kept).1;
-        let lost = super::select::split_sum(step.mass, &view.kept).1;
-        Ok(View { units: view, copied, recovered: (dropped_alone - lost).max(0.0), recalled })
+        view.split(step.mass, true);
+        let recovered = (units.lost_mass() - view.lost_mass()).max(0.0);
+        Ok(View { units: view, copied, recovered, recalled })
     }
 }
 

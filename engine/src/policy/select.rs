@@ -12,6 +12,8 @@
 //!
 //! Among equals the lower position is kept, in every stage.
 
+pub mod scan;
+
 use std::borrow::Cow;
 
 use super::{Args, Selection};
@@ -67,6 +69,10 @@ pub struct Units {
     pub scratch: (Vec<f32>, Vec<bool>),
     keys: Vec<u64>,
     places: Vec<(u64, u32)>,
+    /// The least sum of each run of units, as the last [`Units::add_layer`] left it.
+    least: Vec<f64>,
+    /// Mass of the step on what is kept, and on what is not.
+    split: (f64, f64),
 }
 
 impl Choice {
@@ -98,6 +104,8 @@ impl Units {
             scratch: (Vec::new(), Vec::new()),
             keys: Vec::new(),
             places: Vec::new(),
+            least: Vec::new(),
+            split: (0.0, 0.0),
         }
     }
 
@@ -118,7 +126,7 @@ impl Units {
 
     /// Units that are kept.
     pub fn count(&self) -> usize {
-        self.kept.iter().filter(|kept| **kept).count()
+        scan::count(&self.kept)
     }
 
     /// Tokens that are kept of a context.
@@ -135,6 +143,7 @@ impl Units {
         self.kept.resize(units, true);
         self.sums.clear();
         self.planned.clear();
+        self.least.clear();
         self.limit = 0;
     }
 
@@ -187,24 +196,66 @@ impl Units {
         let units = self.of(context);
         let first = self.of(sinks);
         let last = self.within(budget).saturating_sub(first).max(1);
-        let is_all = context <= budget;
-        for (at, kept) in self.kept.iter_mut().enumerate() {
-            *kept = is_all || at < first || at + last >= units;
+        self.kept.fill(true);
+        let to = units.saturating_sub(last).min(self.kept.len());
+        if context > budget && first < to {
+            self.kept[first..to].fill(false);
         }
     }
 
     /// The mass on what is kept.
     pub fn kept_mass(&self, mass: &[f32]) -> f64 {
-        split_sum(mass, &self.kept).0
+        scan::sum_marked(mass, &self.kept)
+    }
+
+    /// The mass of the step on what is not kept, at most 1: recorded masses are rounded and may sum to a little more.
+    pub fn lost_mass(&self) -> f64 {
+        self.split.1.min(1.0)
+    }
+
+    /// Splits the mass of a step into what is kept and what is not; only the latter if `is_lost_enough`.
+    pub(super) fn split(&mut self, mass: &[f32], is_lost_enough: bool) {
+        let lost = scan::sum_unmarked(mass, &self.kept);
+        self.split = (if is_lost_enough { 0.0 } else { scan::sum(mass) - lost }, lost);
     }
 
     /// Adds a step's mass to the sums, renormalised over what is kept (POLICIES 0.3.5).
     pub fn add_renormalised(&mut self, mass: &[f32]) {
-        let kept = self.kept_mass(mass);
+        self.add_scaled(mass, self.kept_mass(mass));
+    }
+
+    /// The same for the mass that the step was chosen for.
+    pub fn add_step(&mut self, step: &Step<'_>) {
+        self.add_scaled(step.mass, self.split.0);
+    }
+
+    fn add_scaled(&mut self, mass: &[f32], kept: f64) {
+        self.least.clear();
         if kept > 0.0 {
-            let scale = 1.0 / kept;
             // Sums of dropped units are infinite and stay so.
-            self.sums.iter_mut().zip(mass).for_each(|(sum, mass)| *sum += scale * f64::from(*mass));
+            scan::add(&mut self.sums, mass, 1.0 / kept, &mut self.least);
+        }
+    }
+
+    /// Adds up the steps of all heads of a layer, of which each one's mass is renormalised over what it keeps.
+    pub fn add_layer(first: &mut Self, others: &[Self], steps: &[Step<'_>]) {
+        let kept = std::iter::once(first.split.0).chain(others.iter().map(|units| units.split.0));
+        let mut rows =
+            steps.iter().zip(kept).filter(|(_, kept)| *kept > 0.0).map(|(step, kept)| (step.mass, 1.0 / kept));
+        // Two at a time: sums are loaded and stored half as often. The last one notes what is least.
+        let mut last = rows.next();
+        while let Some((mass, scale)) = last.take() {
+            match (rows.next(), rows.next()) {
+                (Some((second, of_second)), Some(third)) => {
+                    scan::add_two(&mut first.sums, [mass, second], [scale, of_second]);
+                    last = Some(third);
+                }
+                (Some((second, of_second)), None) => {
+                    scan::add(&mut first.sums, mass, scale, &mut first.least);
+                    scan::add(&mut first.sums, second, of_second, &mut first.least);
+                }
+                _ => scan::add(&mut first.sums, mass, scale, &mut first.least),
+            }
         }
     }
 
@@ -212,9 +263,11 @@ impl Units {
     pub fn begin_sums(&mut self, scores: &[f32]) {
         let unit = self.tokens as usize;
         self.sums.clear();
+        self.least.clear();
         self.sums.extend(scores.chunks(unit).map(|scores| scores.iter().map(|score| f64::from(*score)).sum::<f64>()));
         self.sums.resize(self.kept.len(), 0.0);
-        self.sums.iter_mut().zip(&self.kept).filter(|(_, kept)| !**kept).for_each(|(sum, _)| *sum = f64::INFINITY);
+        let marks = self.sums.iter_mut().zip(&self.kept);
+        marks.for_each(|(sum, kept)| *sum = if *kept { *sum } else { f64::INFINITY });
     }
 
     /// The first unit that the last `recent` tokens of a context touch.
@@ -222,9 +275,20 @@ impl Units {
         if recent == 0 { self.of(context) } else { self.within(context.saturating_sub(recent)) }
     }
 
-    /// Drops the units of the smallest sums among the first `before` until no more than `count` are kept in all.
+    /// Drops the units of the smallest sums among the first `before` until no more than `count` are kept in all, of equal
+    /// ones the last.
     pub fn drop_least(&mut self, before: usize, count: usize) {
-        self.drop_least_by(before, count, |_, sum| sum);
+        let over = self.count().saturating_sub(count);
+        let before = before.min(self.sums.len()).min(self.kept.len());
+        if over > 2 {
+            self.drop_least_by(before, count, |_, sum| sum);
+            return;
+        }
+        for _ in 0..over {
+            let Some(at) = scan::last_least(&self.sums, before, &self.least) else { return };
+            self.drop(at);
+            scan::note(&self.sums, at, &mut self.least);
+        }
     }
 
     /// The same by a rank that is made of the unit's place and sum; it is not negative, and infinite where the sum is.
@@ -278,23 +342,6 @@ fn last_least(sums: &[f64], rank: impl Fn(usize, f64) -> f64) -> Option<usize> {
     if least < f64::INFINITY { (0..sums.len()).rev().find(is_least) } else { None }
 }
 
-/// The sum of the mass where a mark is set, and where none is.
-///
-/// Recorded masses have few bits, so that sums in double precision are exact and do not depend on their order.
-pub fn split_sum(mass: &[f32], kept: &[bool]) -> (f64, f64) {
-    let mut lanes = [[0.0_f64; 8]; 2];
-    for (mass, kept) in mass.chunks(8).zip(kept.chunks(8)) {
-        let [inside, outside] = &mut lanes;
-        for (((inside, outside), mass), kept) in inside.iter_mut().zip(outside).zip(mass).zip(kept) {
-            let mass = f64::from(*mass);
-            *inside += if *kept { mass } else { 0.0 };
-            *outside += if *kept { 0.0 } else { mass };
-        }
-    }
-    let [inside, outside] = lanes.map(|lanes| lanes.into_iter().sum());
-    (inside, outside)
-}
-
 /// Scores of the units from and to a place: sums over the tokens of each.
 pub fn sums_of(scores: &[f32], unit: u32, (from, to): (usize, usize)) -> Cow<'_, [f32]> {
     let unit = unit as usize;
@@ -346,6 +393,9 @@ pub fn run_layer<'a>(
             units.grow(step.context_tokens);
             if let (Some((args, _)), Some(choose)) = (selection, choice.step) {
                 choose(args, head, budgets.get(index).copied().unwrap_or(0), step, units)?;
+            }
+            if selection.is_some() {
+                units.split(step.mass, choice.after.is_none());
             }
             visit(index, step, units)?;
         }
@@ -447,17 +497,6 @@ pub fn count_best<'a>(lists: impl Iterator<Item = &'a [f32]> + Clone, count: usi
         left -= equal;
         counts.push((above + equal) as u32);
     }
-}
-
-/// The sum of the `count` smallest of `mass`: what the best choice of all the others would lose.
-pub fn sum_of_least(mass: &[f32], count: usize, bits: &mut Vec<u32>) -> f64 {
-    bits.clear();
-    bits.extend(mass.iter().map(|mass| mass.to_bits()));
-    if count < bits.len() {
-        // Masses are not negative, so that their bits sort as they do.
-        bits.select_nth_unstable(count);
-    }
-    bits.iter().take(count).map(|bits| f64::from(f32::from_bits(*bits))).sum()
 }
 
 /// Bits that sort as the number does, negative ones included.

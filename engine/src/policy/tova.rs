@@ -66,9 +66,7 @@ fn evict(steps: &[Step<'_>], units: &mut [Units]) {
     let Some((first, others)) = units.split_first_mut() else { return };
     // All heads of the layer keep the same tokens, so the first one's marks stand for all.
     first.begin_sums(&[]);
-    for step in steps {
-        first.add_renormalised(step.mass);
-    }
+    Units::add_layer(first, others, steps);
     let before = first.recent_from(context, 1);
     let count = first.within(budget).max(first.of(context) - before).max(1);
     first.drop_least(before, count);

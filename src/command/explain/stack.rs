@@ -3,13 +3,14 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use arrow::array::RecordBatch;
 use engine::error::{Error, Result};
 use engine::model::{Certainty, Model};
-use engine::policy::{Budget, ErrorBudget, Group, Kind, Stack, attention_error, shape, smallest_retained};
+use engine::policy::{Budget, ErrorBudget, Group, Kind, Stack, shape, smallest_retained};
 use engine::unit::significant;
 
 use crate::accuracy;
-use crate::command::recorded;
+use crate::command::recorded::{self, Way};
 use crate::scenario::load_model;
 
 /// The stack on a model, for a prompt of so many tokens.
@@ -35,14 +36,18 @@ const STEPS: u32 = 32;
 /// The smallest share of the stack's `retain` that is within an error budget, on each recording.
 pub(super) fn smallest(text: &str, path: &Path, budget: &str) -> Result<String> {
     let (stack, budget) = (Stack::parse(text)?, ErrorBudget::parse(budget)?);
-    let recordings = recorded::load_any(path)?;
-    if recordings.is_empty() {
-        return Err(Error::run(format!("`{}` holds no recording", path.display()))
-            .hint("ingest one into the store, or name its folder"));
-    }
+    let needs = recorded::needs([&stack]);
+    let recorded = recorded::open_any(path, needs)?.ok_or_else(|| {
+        Error::run(format!("`{}` holds no recording", path.display()))
+            .hint("ingest one into the store, or name its folder")
+    })?;
     let mut text = format!("policy {}, error budget {budget}\n", stack.name());
-    for recording in &recordings {
-        let found = match smallest_retained(&stack, &budget, |stack| attention_error(stack, recording, STEPS))? {
+    for (at, recording) in recorded.heads.iter().enumerate() {
+        let rows = |stack: &Stack| -> Result<RecordBatch> {
+            let found = recorded::try_all(&recorded, &[(stack, at)], Way::BySteps(STEPS))?;
+            found.into_iter().next().map_or_else(|| Err(Error::run("nothing was tried")), |found| found.rows)
+        };
+        let found = match smallest_retained(&stack, &budget, rows)? {
             Some((stack, error)) => format!("{} comes to {}", stack.name(), significant(error)),
             None => "not within the budget even with everything retained".to_owned(),
         };

@@ -15,11 +15,13 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, Float64Array, RecordBatch, StringArray};
 use arrow::datatypes::Float64Type;
 use engine::error::{Error, Result, unknown};
-use engine::policy::{Floor, Stack, premise, prompt_error};
+use engine::policy::minicache::Premise;
+use engine::policy::{Floor, Stack};
 use engine::recording::Recording;
-use rayon::prelude::*;
 
-use crate::command::{Exit, print, recorded, say, talk};
+use crate::command::recorded::pieces::Needs;
+use crate::command::recorded::{self, Found, Recorded, Way};
+use crate::command::{Exit, print, say, talk};
 use crate::output::Format;
 
 /// Arguments of `kvtoll validate policies`.
@@ -57,6 +59,7 @@ struct Replayed<'a> {
     from: Option<String>,
     lost_mass: f64,
     kept: f64,
+    premise: Option<Premise>,
 }
 
 /// Which settings are compared with each other.
@@ -70,30 +73,22 @@ const GROUPS: [(&str, Option<Floor>); 4] = [
 /// Runs `kvtoll validate policies`.
 pub fn run(args: &Args) -> Result<Exit> {
     let settings = read(&args.quality)?;
-    let mut recordings = recorded::split(recorded::load_any(&args.recording)?, args.split_blocks)?;
-    let ids = requests(&recordings, &settings)?;
+    let is_any = Needs { bounds: true, neighbours: true };
+    let mut found = recorded::open_any(&args.recording, is_any)?.ok_or_else(|| {
+        Error::data("expected a recording, found none").hint("name a recording, or a store that holds one")
+    })?;
+    found = found.split(args.split_blocks)?;
+    let ids = requests(&found.heads, &settings)?;
     // Only what is compared is replayed.
-    let mut kept = Vec::new();
-    for ((at, id), name) in &ids {
-        if let Some(recording) = recordings.get_mut(*at) {
-            recording.keep_request(*id);
-            kept.push((name.clone(), *at));
-        }
-    }
+    found.keep_requests(&ids.keys().map(|(_, id)| *id).collect());
+    let places: BTreeMap<&str, (usize, u64)> = ids.iter().map(|(place, name)| (name.as_str(), *place)).collect();
     let bar = talk::bar(None);
     bar.set_message(format!("replaying {} settings", settings.len()));
-    let replayed: Result<Vec<Replayed<'_>>> = settings
-        .par_iter()
-        .map(|setting| {
-            let at = kept.iter().find(|(name, _)| *name == setting.request).map_or(0, |(_, at)| *at);
-            replay(setting, &recordings[at])
-        })
-        .collect();
+    let replayed = replay(&found, &settings, &places)?;
     bar.finish_and_clear();
-    let replayed = replayed?;
     print(&[table(&replayed)?], Format::Auto, Some(0), args.output.as_deref())?;
     say(&summary(&replayed))?;
-    tell_premises(&replayed, &recordings);
+    tell_premises(&replayed);
     Ok(Exit::Done)
 }
 
@@ -185,21 +180,40 @@ fn stack_of(setting: &Setting, prompt: u32, layers: u32) -> Result<Stack> {
     Stack::parse(&text)
 }
 
-fn replay<'a>(setting: &'a Setting, recording: &Recording) -> Result<Replayed<'a>> {
-    let prompt = recording.requests.first().map_or(0, |request| request.prompt_tokens);
-    let stack = stack_of(setting, prompt, recording.layers)?;
-    // One range of all steps: each row is a mean over as many.
-    let found = prompt_error(&stack, recording)?;
+/// Tries each setting on its request.
+fn replay<'a>(
+    found: &Recorded,
+    settings: &'a [Setting],
+    places: &BTreeMap<&str, (usize, u64)>,
+) -> Result<Vec<Replayed<'a>>> {
+    let mut stacks = Vec::with_capacity(settings.len());
+    for setting in settings {
+        let (at, id) = places.get(setting.request.as_str()).copied().unwrap_or_default();
+        let recording = found.heads.get(at);
+        let request = recording.and_then(|head| head.requests.iter().find(|request| request.request_id == id));
+        let (prompt, layers) =
+            (request.map_or(0, |request| request.prompt_tokens), recording.map_or(0, |head| head.layers));
+        stacks.push((stack_of(setting, prompt, layers)?, at));
+    }
+    let pairs: Vec<(&Stack, usize)> = stacks.iter().map(|(stack, at)| (stack, *at)).collect();
+    let all = recorded::try_all(found, &pairs, Way::OfPrompts)?;
+    let tried = settings.iter().zip(all).zip(&stacks);
+    tried.map(|((setting, found), (stack, _))| means(setting, stack.clone(), found)).collect()
+}
+
+/// The means of what was found. All steps were one range: each row is a mean over as many.
+fn means(setting: &Setting, stack: Stack, found: Found) -> Result<Replayed<'_>> {
+    let rows = found.rows?;
     let mean = |name: &str| {
-        let column = found.column_by_name(name).and_then(|column| column.as_primitive_opt::<Float64Type>());
+        let column = rows.column_by_name(name).and_then(|column| column.as_primitive_opt::<Float64Type>());
         let known = column.filter(|column| column.null_count() == 0 && !column.is_empty());
         known.map(|column| column.values().iter().sum::<f64>() / column.len() as f64)
     };
-    let from = found.column_by_name("output_error_from").and_then(|column| column.as_string_opt::<i32>());
+    let from = rows.column_by_name("output_error_from").and_then(|column| column.as_string_opt::<i32>());
     let from = from.and_then(|from| from.iter().flatten().next().map(str::to_owned));
     let (error, lost_mass, kept) = (mean("output_error"), mean("lost_mass_ratio"), mean("kept_ratio"));
     let (lost_mass, kept) = (lost_mass.unwrap_or(0.0), kept.unwrap_or(1.0));
-    Ok(Replayed { setting, stack, error, from, lost_mass, kept })
+    Ok(Replayed { setting, stack, error, from, lost_mass, kept, premise: found.premise })
 }
 
 fn table(replayed: &[Replayed<'_>]) -> Result<RecordBatch> {
@@ -284,16 +298,13 @@ fn by_policy<'a>(replayed: &'a [Replayed<'_>]) -> Vec<(&'a str, Vec<(f64, f64)>)
 }
 
 /// Says where what a stage rests on does not hold.
-fn tell_premises(replayed: &[Replayed<'_>], recordings: &[Recording]) {
+fn tell_premises(replayed: &[Replayed<'_>]) {
     let mut told = Vec::new();
-    for found in replayed {
-        for recording in recordings {
-            let Some(premise) = premise(&found.stack, recording).filter(|premise| !premise.holds()) else { continue };
-            let text = premise.text();
-            if !told.contains(&text) {
-                talk::warn(&text);
-                told.push(text);
-            }
+    for premise in replayed.iter().filter_map(|found| found.premise).filter(|premise| !premise.holds()) {
+        let text = premise.text();
+        if !told.contains(&text) {
+            talk::warn(&text);
+            told.push(text);
         }
     }
 }

@@ -116,16 +116,25 @@ fn zero_and_opposite_vectors_do_no_harm() {
     assert!(merge(&merge_all, &[], &[], 0).is_err());
 }
 
+fn premise(pairs: &[[&[f32]; 2]]) -> Option<Premise> {
+    let (mut all, mut last) = (Cosines::default(), Cosines::default());
+    for (at, pair) in pairs.iter().enumerate() {
+        if at == 0 { all.add(*pair) } else { last.add(*pair) }
+    }
+    all.append(&last);
+    all.premise()
+}
+
 #[test]
 fn a_premise_that_does_not_hold_is_said() {
-    let alike = premise([(&[0.9_f32, 0.8][..], &[0.7_f32][..]), (&[0.7], &[0.9])]).unwrap();
+    let alike = premise(&[[&[0.9, 0.8], &[0.7]], [&[0.7], &[0.9]]]).unwrap();
     assert!(alike.holds() && alike.text().contains("holds on this trace"));
-    let apart = premise([(&[0.1_f32, -0.1][..], &[0.9_f32][..])]).unwrap();
+    let apart = premise(&[[&[0.1, -0.1], &[0.9]]]).unwrap();
     assert!(!apart.holds());
     assert!(
         apart.text().starts_with("the premise of `minicache` does not hold on this trace: adjacent layers have a mean")
     );
-    assert_eq!(premise([]), None);
+    assert_eq!(premise(&[]), None);
 }
 
 proptest! {

@@ -537,19 +537,6 @@ fn recordings_without_last_layer() -> Recording {
     recording
 }
 
-/// The mass on each side of the marks adds up to the whole.
-#[test]
-fn sums_split_where_the_marks_say() {
-    let mass: Vec<f32> = (0..37).map(|at| at as f32 / 64.0).collect();
-    let kept: Vec<bool> = (0..37).map(|at| at % 3 == 0).collect();
-    let inside: f64 = (0..37).filter(|at| at % 3 == 0).map(|at| f64::from(at) / 64.0).sum();
-    let all: f64 = (0..37).map(|at| f64::from(at) / 64.0).sum();
-    assert!(
-        (split_sum(&mass, &kept).0 - inside).abs() < 1e-12
-            && (split_sum(&mass, &kept).1 - (all - inside)).abs() < 1e-12
-    );
-}
-
 #[test]
 fn a_missing_channel_is_refused_by_its_name() {
     let mut plain = random_plain(1, 100, (2, 2), 3, 1);
