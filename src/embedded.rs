@@ -13,8 +13,7 @@ pub static KERNEL_RULES: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"),
 pub static DEVICES: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/presets/surfaces/devices.toml"));
 
 /// The figures that surfaces are held against.
-pub static SURFACE_BASELINE: &str =
-    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/presets/surfaces/baseline.tsv"));
+pub static SURFACE_BASELINE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/presets/surfaces/baseline.tsv"));
 
 /// The text of the entry of this name.
 ///
