@@ -6,7 +6,9 @@ mod spec;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, BooleanArray, Float64Array, Int64Array, RecordBatch, StringArray, UInt32Array, UInt64Array};
+use arrow::array::{
+    ArrayRef, BooleanArray, Float64Array, Int64Array, RecordBatch, StringArray, UInt32Array, UInt64Array,
+};
 use engine::cost::{Demand, Field, Parallel, Plan, peak_flops, plan, price_columns};
 use engine::error::{Error, Result};
 use engine::machine::Machine;
@@ -177,7 +179,9 @@ impl Steps {
     /// Whether the KV of each step fits, and how many bytes it takes, in whole blocks.
     fn bytes(&self, plan: &Plan) -> Vec<u64> {
         let steps = self.batch.iter().zip(&self.context);
-        steps.map(|(&batch, &context)| plan.footprint(context, context, true).saturating_mul(u64::from(batch))).collect()
+        steps
+            .map(|(&batch, &context)| plan.footprint(context, context, true).saturating_mul(u64::from(batch)))
+            .collect()
     }
 }
 
@@ -267,7 +271,8 @@ fn rows(subject: &Subject, placed: &Placed, steps: &Steps, figures: &Figures) ->
     let each = |of: &dyn Fn(usize) -> f64| -> ArrayRef { Arc::new(Float64Array::from_iter_values((0..count).map(of))) };
     let at = |field: Field, row: usize| figure(figures, field)[row];
     let moved = |row| at(Field::KvReadBytes, row) + at(Field::KvWrittenBytes, row) + at(Field::WeightReadBytes, row);
-    let waiting = |row| (total[row] - at(Field::Busy, row) - at(Field::Overhead, row) - at(Field::Policy, row)).max(0.0);
+    let waiting =
+        |row| (total[row] - at(Field::Busy, row) - at(Field::Overhead, row) - at(Field::Policy, row)).max(0.0);
     let rate = |row: usize| f64::from(steps.batch[row]) / total[row] * 1e9;
     let bytes = steps.bytes(plan);
     let fits = bytes.iter().map(|&bytes| Some(bytes <= plan.capacity_bytes)).collect::<BooleanArray>();

@@ -10,8 +10,19 @@ fn cells(text: &str) -> Vec<Vec<String>> {
 #[test]
 fn a_table_needs_no_trace() {
     let wanted = [
-        "cost", "--model", "llama-3.1-8b", "--machine", "h100", "--machine", "b200", "--batch", "1..16", "--context",
-        "1k..8k", "--format", "csv",
+        "cost",
+        "--model",
+        "llama-3.1-8b",
+        "--machine",
+        "h100",
+        "--machine",
+        "b200",
+        "--batch",
+        "1..16",
+        "--context",
+        "1k..8k",
+        "--format",
+        "csv",
     ];
     let table = cells(&succeed(&wanted));
     assert_eq!(table.len(), 1 + 2 * 5 * 4);
@@ -35,8 +46,18 @@ fn a_table_needs_no_trace() {
 #[test]
 fn a_specification_is_told_from_what_it_delivers() {
     let table = succeed(&[
-        "cost", "--model", "llama-3.1-8b", "--machine", "h200", "--batch", "64", "--context", "32k", "--spec",
-        "--format", "csv",
+        "cost",
+        "--model",
+        "llama-3.1-8b",
+        "--machine",
+        "h200",
+        "--batch",
+        "64",
+        "--context",
+        "32k",
+        "--spec",
+        "--format",
+        "csv",
     ]);
     let table = cells(&table);
     assert_eq!(table.len(), 1 + 4 * 5);
@@ -62,7 +83,8 @@ fn a_configuration_and_a_machine_of_ones_own_are_read() {
     let preset = std::fs::read_to_string(crate::support::root().join("presets/machine/h200.toml")).unwrap();
     let machine = at("mine.toml", &preset);
     let table = |model: &str, machine: &str| {
-        let wanted = ["cost", "--model", model, "--machine", machine, "--batch", "8", "--context", "4k", "--format", "csv"];
+        let wanted =
+            ["cost", "--model", model, "--machine", machine, "--batch", "8", "--context", "4k", "--format", "csv"];
         cells(&succeed(&wanted))[1][5..].to_vec()
     };
     assert_eq!(table(&config, &machine), table("qwen3-8b", "h200"));
@@ -82,8 +104,19 @@ fn a_configuration_and_a_machine_of_ones_own_are_read() {
 #[test]
 fn one_failure_never_hides_the_rest() {
     let output = kvtoll(&[
-        "cost", "--model", "llama-3.1-405b", "--machine", "rtx4090", "--machine", "gb300", "--batch", "1", "--context",
-        "1k", "--format", "csv",
+        "cost",
+        "--model",
+        "llama-3.1-405b",
+        "--machine",
+        "rtx4090",
+        "--machine",
+        "gb300",
+        "--batch",
+        "1",
+        "--context",
+        "1k",
+        "--format",
+        "csv",
     ]);
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("llama-3.1-405b under full on rtx4090: the weights take"));

@@ -139,9 +139,8 @@ fn rows(
         Some(f64::from(batch) / total)
     };
     let delivered = |row: usize| Some(rate(outcome, row)? / rate(base, row)?);
-    let known = |of: &dyn Fn(usize) -> Option<f64>| -> ArrayRef {
-        Arc::new((0..count).map(of).collect::<Float64Array>())
-    };
+    let known =
+        |of: &dyn Fn(usize) -> Option<f64>| -> ArrayRef { Arc::new((0..count).map(of).collect::<Float64Array>()) };
     let held = |row: usize| bound_by(figures, row);
     let mut columns = names(subject, placed, count);
     let own: [(&'static str, ArrayRef); 11] = [

@@ -127,7 +127,10 @@ fn a_specification_delivers_at_most_what_it_says() {
         let delivered: Vec<f64> =
             table.column_by_name("delivered").unwrap().as_primitive::<Float64Type>().iter().flatten().collect();
         if resource != "memory_capacity" {
-            assert!(delivered.iter().all(|times| *times <= factor * (1.0 + 1e-9)), "{resource} x{factor}: {delivered:?}");
+            assert!(
+                delivered.iter().all(|times| *times <= factor * (1.0 + 1e-9)),
+                "{resource} x{factor}: {delivered:?}"
+            );
         }
         match &last {
             Some((name, before)) if *name == resource => {
