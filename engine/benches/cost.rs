@@ -65,7 +65,7 @@ fn plans(model: &str, machines: usize) -> Vec<Plan> {
         let machine = machine::parse(&read(&format!("machine/{machine}")), machine).expect("a machine");
         plan(&model, &shape, &machine, WeightDtype::Fp8, Parallel { tensor: 8, instances: 1 }).expect("a plan")
     };
-    machines.map(|machine| of(&machine)).collect()
+    machines.map(of).collect()
 }
 
 /// Requests, and kept tokens per lane.
