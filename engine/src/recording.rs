@@ -615,7 +615,7 @@ fn read_attention(all: &mut [Recording], owners: &BTreeMap<u64, usize>, batch: &
             )));
         }
         // Without a branch per mass, so that many are looked at side by side.
-        if !mass.iter().fold(true, |are_good, mass| are_good & (*mass >= 0.0) & (*mass < f32::INFINITY)) {
+        if mass.iter().filter(|mass| !(0.0..f32::INFINITY).contains(*mass)).count() > 0 {
             return Err(Error::data(format!("{}: expected masses of at least 0, found another number", place())));
         }
         check_bounds(&recording.attention[index], &row).map_err(|error| error.context(place()))?;

@@ -101,7 +101,7 @@ impl Plain<'_> {
         let now = self.frequency(block);
         let (next, since) = match self.rules.frequency {
             Frequency::Uses => (now + 1, 0),
-            Frequency::Doubling { decay_ns } => (if now == 0 { 1 } else { now * 2 }, self.now / decay_ns),
+            Frequency::Doubling { decay_ns } => (if now == 0 { 1 } else { now.saturating_mul(2) }, self.now / decay_ns),
         };
         self.frequency.insert(block, (next, since));
         match (0..self.caches.len()).find(|&tier| self.has(tier, block)) {

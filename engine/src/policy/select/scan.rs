@@ -223,6 +223,8 @@ fn sum_below(mass: &[f32], limit: f32) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    #![expect(clippy::float_cmp, reason = "sums of multiples of a power of two are exact")]
+
     use proptest::prelude::*;
 
     use super::*;
