@@ -25,7 +25,7 @@ use std::path::Path;
 use arrow::array::RecordBatch;
 use engine::error::{Error, Result};
 
-use crate::output;
+use crate::output::{self, Format};
 
 /// How a command ended that did not fail altogether.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub enum Exit {
 /// Writes batches to standard output, or to a file.
 pub(crate) fn print(
     batches: &[RecordBatch],
-    format: output::Format,
+    format: Format,
     max_rows: Option<usize>,
     path: Option<&Path>,
 ) -> Result<Exit> {
@@ -59,14 +59,22 @@ pub(crate) fn print(
     Ok(Exit::Done)
 }
 
-/// The format of this name; `auto` is that of the file's extension, where it is one.
-pub(crate) fn format_of(name: &str, output: Option<&Path>) -> Result<output::Format> {
-    match (name, output.and_then(Path::extension)) {
-        ("auto", Some(extension)) => {
-            Ok(output::Format::parse(&extension.to_string_lossy()).unwrap_or(output::Format::Auto))
-        }
-        (name, _) => output::Format::parse(name),
-    }
+/// The format of this name; `auto` is that of the output file's extension.
+///
+/// # Errors
+/// An unknown name, and under `auto` an extension that is no format.
+pub(crate) fn format_of(name: &str, output: Option<&Path>) -> Result<Format> {
+    let Some(extension) = output.and_then(Path::extension).filter(|_| name == "auto") else {
+        return Format::parse(name);
+    };
+    let extension = extension.to_string_lossy();
+    let found = Format::ALL.iter().find(|(name, format)| *name == extension && *format != Format::Auto);
+    found.map(|(_, format)| *format).ok_or_else(|| {
+        let known = Format::ALL.iter().filter(|(_, format)| *format != Format::Auto).map(|(name, _)| *name);
+        let known: Vec<String> = known.map(|name| format!("`.{name}`")).collect();
+        Error::usage(format!("expected an output file that ends in {}, found `.{extension}`", known.join(", ")))
+            .hint("`--format` writes any of them under any name")
+    })
 }
 
 /// Writes text to standard output.

@@ -1,6 +1,6 @@
 //! `kvtoll cache`: what a cache of KV blocks hits, by size and policy, and what a hierarchy of caches does.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use arrow::array::RecordBatch;
 use engine::cache::curve::{self, LruCurve};
@@ -16,8 +16,7 @@ use engine::workload::Workload;
 use rayon::prelude::*;
 
 use super::replay::sources::{available, choose, load, with_requests};
-use super::{Exit, print, talk};
-use crate::output::Format;
+use super::{Exit, format_of, print, talk};
 use crate::scenario::load_model;
 use crate::store::Store;
 
@@ -73,10 +72,7 @@ pub struct Args {
 
 /// Runs `kvtoll cache`.
 pub fn run(args: &Args) -> Result<Exit> {
-    let format = match (args.format.as_str(), args.output.as_deref().and_then(Path::extension)) {
-        ("auto", Some(extension)) => Format::parse(&extension.to_string_lossy()).unwrap_or(Format::Auto),
-        (name, _) => Format::parse(name)?,
-    };
+    let format = format_of(&args.format, args.output.as_deref())?;
     let rules = rules(&args.policy)?;
     let rate = args.sample.as_deref().map(share).transpose()?;
     let preset = args.tiers.as_deref().map(Preset::find).transpose()?;

@@ -9,9 +9,8 @@ use engine::machine::Machine;
 use engine::surface;
 use rayon::prelude::*;
 
-use super::{Exit, print, talk, write_file};
+use super::{Exit, format_of, print, talk, write_file};
 use crate::ingest;
-use crate::output::Format;
 use crate::scenario::load_machine;
 use crate::surfaces::{self, Calibrated, Measured, Origin};
 
@@ -71,7 +70,7 @@ pub fn run(args: &Args) -> Result<Exit> {
         .collect::<Result<Vec<_>>>();
     bar.finish_and_clear();
     let written = written?;
-    print(&[table(&written)?], Format::Auto, Some(0), args.output.as_deref())?;
+    print(&[table(&written)?], format_of("auto", args.output.as_deref())?, Some(0), args.output.as_deref())?;
     tell(&written);
     Ok(Exit::Done)
 }

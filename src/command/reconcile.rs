@@ -21,7 +21,7 @@ use engine::schema::canonical::{REQUESTS, STEPS};
 use engine::schema::captured::{ACCESSES, ANNOTATIONS, BLOCK_EVENTS, KERNELS};
 use engine::unit::significant;
 
-use super::{Exit, print, talk, write_file};
+use super::{Exit, format_of, print, talk, write_file};
 use crate::embedded;
 use crate::output::{self, Format};
 use crate::scenario::{dtype, load_machine, load_model};
@@ -117,7 +117,7 @@ pub enum Part {
 
 /// Runs `kvtoll reconcile`.
 pub fn run(args: &Args) -> Result<Exit> {
-    let format = format(args)?;
+    let format = format_of(&args.format, args.output.as_deref())?;
     check(args)?;
     let store = Store::open(&args.store)?;
     known_source(&store, args)?;
@@ -130,21 +130,6 @@ pub fn run(args: &Args) -> Result<Exit> {
             .hint("name what to show, such as `kvtoll reconcile STORE booths`"));
     }
     everything(&store, args, format)
-}
-
-/// The format that is asked for, or that the name of the output file says.
-fn format(args: &Args) -> Result<Format> {
-    let Some(extension) = args.output.as_deref().and_then(Path::extension).filter(|_| args.format == "auto") else {
-        return Format::parse(&args.format);
-    };
-    let extension = extension.to_string_lossy();
-    let found = Format::ALL.iter().find(|(name, format)| *name == extension && *format != Format::Auto);
-    found.map(|(_, format)| *format).ok_or_else(|| {
-        let known = Format::ALL.iter().filter(|(_, format)| *format != Format::Auto).map(|(name, _)| *name);
-        let known: Vec<String> = known.map(|name| format!("`.{name}`")).collect();
-        Error::usage(format!("expected an output file that ends in {}, found `.{extension}`", known.join(", ")))
-            .hint("`--format` writes any of them under any name")
-    })
 }
 
 /// A flag, whether it is given, and the parts that use it.

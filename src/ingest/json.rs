@@ -387,7 +387,7 @@ mod tests {
 
         /// A short decimal is the number that is written; what is longer, or no such number, is left alone.
         #[test]
-        fn short_decimals_are_what_is_written(text in "[0-9]{0,21}(\\.[0-9]{0,9})?([eE][0-9])?", rest in "[,} ]?") {
+        fn short_decimals_are_what_is_written(text in "[0-9]{0,21}(\\.[0-9]{0,9})?([eE][0-9])?", rest in "[,}]?") {
             let line = format!(" {text}{rest}");
             let mut scan = Scan::new(line.as_bytes());
             let (whole, below) = text.split_once('.').unwrap_or((&text, "0"));

@@ -89,7 +89,9 @@ fn sniff(head: &Head<'_>) -> Sniff {
     let mut best: Option<Vec<&str>> = None;
     for line in head.bytes.split(|byte| *byte == b'\n').take(20) {
         let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line).trim_ascii();
-        let lacks = |names: &&[&str; 2]| !names.iter().any(|name| has(line, name));
+        // Other names of lengths are those of many formats: only beside block ids do they stand for these.
+        let known = if has(line, "hash_ids") { 2 } else { 1 };
+        let lacks = |names: &&[&str; 2]| !names.iter().take(known).any(|name| has(line, name));
         let missing: Vec<&str> = KEYS.iter().filter(lacks).map(|names| names[0]).collect();
         if !line.starts_with(b"{") || missing.len() > 2 {
             continue;

@@ -12,8 +12,7 @@ use engine::error::{Error, Result};
 use engine::surface::{Errors, Ground, Key, Scratch, errors, left_out, work};
 use rayon::prelude::*;
 
-use crate::command::{Exit, print, talk};
-use crate::output::Format;
+use crate::command::{Exit, format_of, print, talk};
 use crate::surfaces::{self, Library, Measured};
 use crate::{embedded, ingest};
 
@@ -89,7 +88,7 @@ pub fn run(args: &Args) -> Result<Exit> {
         })
         .collect();
     let wanted = wanted()?;
-    print(&[table(&lines, &wanted)?], Format::Auto, Some(0), args.output.as_deref())?;
+    print(&[table(&lines, &wanted)?], format_of("auto", args.output.as_deref())?, Some(0), args.output.as_deref())?;
     talk::note(&summary(&lines, &wanted));
     Ok(Exit::Done)
 }
