@@ -81,7 +81,7 @@ fn what_cannot_be_replayed_is_said() {
         assert!(!output.status.success() && output.stdout.is_empty(), "{said}");
         assert!(parts.iter().all(|part| said.contains(part)), "{said}");
     };
-    refused(&["--policy", "lur"], &["unknown cache policy `lur`", "did you mean `lru`?"]);
+    refused(&["--policy", "lruu"], &["unknown cache policy `lruu`", "did you mean `lru`?"]);
     refused(&["--policy", "session"], &["needs to know the session", "`lru` needs none"]);
     refused(&["--blocks", "64GiB"], &["expected blocks without a model"]);
     refused(&["--tiers", "hicache", "--blocks", "1k"], &["expected 3 sizes", "hbm, dram, storage"]);
