@@ -51,7 +51,14 @@ fn serve_and_tabulate(bencher: divan::Bencher<'_, '_>) {
     let scenarios = [scenario("full", "x0.4")];
     bencher.bench(|| {
         let found = [replay(&scenarios[0], &sources[0])];
-        tables(&Run { id: "bench", sources: &sources, scenarios: &scenarios, found: &found, errors: &[] })
-            .expect("tables")
+        tables(&Run {
+            id: "bench",
+            sources: &sources,
+            scenarios: &scenarios,
+            found: &found,
+            errors: &[],
+            organisation: &[],
+        })
+        .expect("tables")
     });
 }

@@ -211,10 +211,9 @@ fn weights(config: Config<'_>) -> Option<WeightDtype> {
     let named = [("nvfp4", WeightDtype::Nvfp4), ("mxfp4", WeightDtype::Mxfp4)];
     match (method, named.iter().find(|(word, _)| words.contains(word))) {
         (_, Some((_, dtype))) => Some(*dtype),
-        ("fp8" | "modelopt", None) => Some(WeightDtype::Fp8),
         ("awq" | "gptq", None) => Some(WeightDtype::Int4),
         ("compressed-tensors", None) if words.contains("\"num_bits\":4") => Some(WeightDtype::Int4),
-        ("compressed-tensors", None) => Some(WeightDtype::Fp8),
+        ("fp8" | "modelopt" | "compressed-tensors", None) => Some(WeightDtype::Fp8),
         _ => None,
     }
 }

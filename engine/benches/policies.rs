@@ -245,12 +245,11 @@ fn cpu_seconds() -> f64 {
 /// Sums over rows: lost mass, kept share, and how many.
 type Sums = [f64; 3];
 
+/// What is timed on the heads of a layer.
+type Work<'w> = dyn Fn(&[Head<'_>], &mut Vec<Units>) -> engine::error::Result<Sums> + Sync + 'w;
+
 /// Runs `work` on every layer, on so many threads.
-fn each_layer(
-    recording: &Recording,
-    threads: usize,
-    work: &(dyn Fn(&[Head<'_>], &mut Vec<Units>) -> engine::error::Result<Sums> + Sync),
-) -> Fallible<Sums> {
+fn each_layer(recording: &Recording, threads: usize, work: &Work<'_>) -> Fallible<Sums> {
     let layers: Vec<Vec<Head<'_>>> = recording.heads_by_layer().collect();
     let next = AtomicUsize::new(0);
     let worker = || -> engine::error::Result<Sums> {
@@ -293,7 +292,7 @@ fn error(stack: &Stack, recording: &Recording, threads: usize) -> Fallible<Sums>
     each_layer(recording, threads, &|layer, _| {
         let found = trial.layer(recording, layer, &vec![0; layer.len()])?;
         let sum = |name: &str| {
-            let column = found.column_by_name(name).map(|column| column.as_primitive::<Float64Type>());
+            let column = found.column_by_name(name).map(AsArray::as_primitive::<Float64Type>);
             column.map_or(0.0, |column| column.values().iter().sum::<f64>())
         };
         Ok([sum("lost_mass_ratio"), sum("kept_ratio"), found.num_rows() as f64])

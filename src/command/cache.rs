@@ -207,20 +207,22 @@ fn curves(
     wanted.dedup();
     let accesses = trace.accesses().len() as u64;
     let mut frame = Frame { workload: trace.name().to_owned(), accesses, distinct, bound: Vec::new(), current, scale };
-    let curves = match rate {
-        Some(rate) => sampled(rules, trace, (rate, args.seed), &wanted, workload)?,
-        None => {
-            let (curves, bound) = exact(rules, trace, &wanted)?;
-            frame.bound = bound;
-            curves
-        }
+    let curves = if let Some(rate) = rate {
+        sampled(rules, trace, (rate, args.seed), &wanted, workload)?
+    } else {
+        let (curves, bound) = exact(rules, trace, &wanted)?;
+        frame.bound = bound;
+        curves
     };
     tell(&frame, trace, rate.is_none());
     miss_ratio(&frame, &curves)
 }
 
+/// Hits by size.
+type Bound = Vec<(u64, u64)>;
+
 /// Every policy at every size, several at once, in the order of the policies; and MIN's hits, if it is among them.
-fn exact(rules: &[Rule], trace: &Trace<'_>, sizes: &[u64]) -> Result<(Vec<Curve>, Vec<(u64, u64)>)> {
+fn exact(rules: &[Rule], trace: &Trace<'_>, sizes: &[u64]) -> Result<(Vec<Curve>, Bound)> {
     let mut curves = Vec::new();
     let mut bound = Vec::new();
     for rule in rules {

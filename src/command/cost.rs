@@ -118,7 +118,7 @@ fn subjects(args: &Args) -> Result<Vec<Subject>> {
         for policy in &args.policy {
             let stack = Stack::parse(policy)?;
             let shape = shape(&stack, &model)?;
-            subjects.push(Subject { model: model.clone(), policy: stack.name().to_owned(), shape, dtype });
+            subjects.push(Subject { model: model.clone(), policy: stack.name(), shape, dtype });
         }
     }
     Ok(subjects)

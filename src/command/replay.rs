@@ -342,7 +342,7 @@ fn recorded_errors(
             talk::warn(&format!("{}: {}", recording.label(), premise.text()));
         }
         if let Some(measured) = found.measured {
-            measure(stack, recording, *at, &recorded.heads, measured, scenarios);
+            measure(stack, recording, *at, &recorded.heads, &measured, scenarios);
         }
         organisation.extend(found.organisation);
         match found.rows {
@@ -389,7 +389,7 @@ fn measure(
     recording: &Recording,
     at: usize,
     all: &[Recording],
-    measured: Measured,
+    measured: &Measured,
     scenarios: &mut [Scenario],
 ) {
     for scenario in scenarios.iter_mut().filter(|scenario| scenario.policy.name() == stack.name()) {

@@ -91,7 +91,9 @@ impl Streams {
             Seen::Reordered => sink.log(REORDERED, "a message came after a later one", place.0, place.1),
             Seen::Restarted => sink.log(RESTARTED, "the numbers of a publisher begin again", place.0, place.1),
         }
-        gone.iter().for_each(|gap| lost(gap, sink));
+        for gap in &gone {
+            lost(gap, sink);
+        }
         if seen == Seen::Restarted {
             late(seq, sink);
         }

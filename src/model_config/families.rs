@@ -373,7 +373,7 @@ fn nemotron(config: Config<'_>) -> Result<Vec<Layer>> {
     Ok(layers)
 }
 
-/// A network without a gate (squared ReLU); experts may work in a narrower space.
+/// A network without a gate (squared `ReLU`); experts may work in a narrower space.
 fn network(config: Config<'_>, is_moe: bool) -> Result<FfnShape> {
     if !is_moe {
         return Ok(FfnShape::Dense(Dense { intermediate: config.number("intermediate_size")?, matrices: 2 }));

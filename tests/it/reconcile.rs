@@ -34,7 +34,7 @@ fn sum(rows: &[BTreeMap<String, String>], column: &str) -> i64 {
     rows.iter().map(|row| row[column].parse::<i64>().unwrap()).sum()
 }
 
-fn of_category<'r>(rows: &'r [BTreeMap<String, String>], category: &str) -> Vec<BTreeMap<String, String>> {
+fn of_category(rows: &[BTreeMap<String, String>], category: &str) -> Vec<BTreeMap<String, String>> {
     rows.iter().filter(|row| row["category"] == category).cloned().collect()
 }
 
@@ -185,7 +185,7 @@ fn recorded_on(machine: &str, folder: &Path) {
     let truth = plan(&model, &shape, &load_machine(machine).unwrap(), WeightDtype::Bf16, parallel).unwrap();
     let mut steps = Vec::new();
     for engine_step in 0..60_u32 {
-        steps.extend((0..1 + (engine_step * 13) % 60).map(|request| CapturedStep {
+        steps.extend((0..=(engine_step * 13) % 60).map(|request| CapturedStep {
             request,
             engine_step: Some(u64::from(engine_step)),
             is_prefill: false,

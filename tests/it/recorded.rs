@@ -5,7 +5,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Float32Array, ListArray, RecordBatch, UInt16Array, UInt32Array, UInt64Array};
+use arrow::array::{
+    ArrayRef, Float32Array, Int64Array, ListArray, RecordBatch, StringArray, UInt16Array, UInt32Array, UInt64Array,
+    new_null_array,
+};
 use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::{DataType, Field};
 use engine::schema::canonical::{ATTENTION, RECORDINGS, REQUESTS, SOURCES};
@@ -100,23 +103,11 @@ fn write_recording(path: &Path, requests: u32) -> engine::error::Result<()> {
         "block_tokens" => 1_u32.into(),
         _ => Cell::Null,
     });
-    let request = |id: u32| -> Vec<Cell> {
-        row(&REQUESTS, &|name| match name {
-            "request_id" => u64::from(id).into(),
-            "source_id" => 0_u32.into(),
-            "arrival_ns" => (1_000_000_i64 * i64::from(id)).into(),
-            "prompt_tokens" => prompt.into(),
-            "output_tokens" => steps.into(),
-            "status" => "ok".into(),
-            _ => Cell::Null,
-        })
-    };
-    let all: Vec<Vec<Cell>> = (0..requests).map(request).collect();
     let mut store = Store::open_or_create(path)?;
     let mut transaction = store.begin();
     transaction.append(&SOURCES, &[batch_of_rows(&SOURCES, &[source])?])?;
     transaction.append(&RECORDINGS, &[batch_of_rows(&RECORDINGS, &[recording])?])?;
-    transaction.append(&REQUESTS, &[batch_of_rows(&REQUESTS, &all)?])?;
+    transaction.append(&REQUESTS, &[requests_of(requests, prompt, steps)?])?;
     let each = usize::from(layers * heads);
     for (request, step) in (0..requests).flat_map(|request| (1..=steps).map(move |step| (request, step))) {
         let context = prompt + step;
@@ -136,4 +127,23 @@ fn write_recording(path: &Path, requests: u32) -> engine::error::Result<()> {
         transaction.append(&ATTENTION, &[batch])?;
     }
     transaction.commit()
+}
+
+/// So many requests of one length.
+fn requests_of(requests: u32, prompt: u32, steps: u32) -> engine::error::Result<RecordBatch> {
+    let count = requests as usize;
+    let schema = REQUESTS.arrow();
+    let columns = schema.fields().iter().map(|field| -> ArrayRef {
+        match field.name().as_str() {
+            "request_id" => Arc::new((0..u64::from(requests)).collect::<UInt64Array>()),
+            "source_id" => Arc::new(UInt32Array::from(vec![0; count])),
+            "arrival_ns" => Arc::new((0..i64::from(requests)).map(|at| at * 1_000_000).collect::<Int64Array>()),
+            "prompt_tokens" => Arc::new(UInt32Array::from(vec![prompt; count])),
+            "output_tokens" => Arc::new(UInt32Array::from(vec![steps; count])),
+            "status" => Arc::new(StringArray::from(vec!["ok"; count])),
+            _ => new_null_array(field.data_type(), count),
+        }
+    });
+    let columns = columns.collect();
+    Ok(RecordBatch::try_new(schema, columns)?)
 }

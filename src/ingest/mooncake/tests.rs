@@ -244,7 +244,7 @@ mod dialects {
         let bare = "{\"timestamp\":0,\"input_length\":655,\"output_length\":52}\n";
         let hashed = "{\"timestamp\":1,\"input_length\":5,\"output_length\":1,\"hash_ids\":[7]}\n";
         let bench = Bench::new();
-        let summaries = bench.ingest(&[&bench.file("a", &bare.repeat(3))], &Options::standard()).unwrap();
+        let summaries = bench.ingest(&[&bench.file("a", bare.repeat(3))], &Options::standard()).unwrap();
         assert_eq!(
             summaries[0].log.iter().map(|entry| (entry.code, entry.count)).collect::<Vec<_>>(),
             [("no_block_ids", 3)]
@@ -252,7 +252,7 @@ mod dialects {
         let requests = read(&bench, &canonical::REQUESTS);
         assert_eq!(column::<UInt32Type>(&requests, "prompt_tokens"), [655; 3]);
         assert!(requests[0].column_by_name("block_tokens").unwrap().is_null(0));
-        let error = Bench::new().error(&format!("{hashed}{bare}"));
+        let error = Bench::new().error(format!("{hashed}{bare}"));
         assert!(error.to_string().contains("expected the key `hash_ids`"), "{error}");
     }
 }
