@@ -186,13 +186,14 @@ impl Steps {
 }
 
 /// Figures of each step, in this order.
-const FIELDS: [Field; 14] = [
+const FIELDS: [Field; 15] = [
     Field::Total,
     Field::KvRead,
     Field::WeightRead,
     Field::Compute,
     Field::Collective,
     Field::Policy,
+    Field::Tier,
     Field::Link,
     Field::Overhead,
     Field::Busy,
@@ -204,7 +205,7 @@ const FIELDS: [Field; 14] = [
 ];
 
 /// Columns of figures, one for each of [`FIELDS`].
-type Figures = [Vec<f64>; 14];
+type Figures = [Vec<f64>; 15];
 
 /// One figure of all steps.
 fn figure(figures: &Figures, field: Field) -> &[f64] {
@@ -225,7 +226,7 @@ fn priced(plans: &[Plan], steps: &Steps) -> Result<Vec<Figures>> {
 
 /// The largest booth of one step, and its time; the first of equals.
 fn bound_by(figures: &Figures, row: usize) -> (&'static str, f64) {
-    let names = ["kv_read", "weight_read", "compute", "collective", "policy", "link", "overhead"];
+    let names = ["kv_read", "weight_read", "compute", "collective", "policy", "tier", "link", "overhead"];
     let times = Field::BOOTHS.map(|field| figure(figures, field).get(row).copied().unwrap_or(0.0));
     let booths = names.into_iter().zip(times);
     booths.fold(("kv_read", f64::NEG_INFINITY), |best, booth| if booth.1 > best.1 { booth } else { best })
@@ -277,7 +278,7 @@ fn rows(subject: &Subject, placed: &Placed, steps: &Steps, figures: &Figures) ->
     let bytes = steps.bytes(plan);
     let fits = bytes.iter().map(|&bytes| Some(bytes <= plan.capacity_bytes)).collect::<BooleanArray>();
     let mut columns = names(subject, placed, count);
-    let own: [(&'static str, ArrayRef); 19] = [
+    let own: [(&'static str, ArrayRef); 20] = [
         ("batch", Arc::new(UInt32Array::from(steps.batch.clone()))),
         ("context_tokens", Arc::new(UInt32Array::from(steps.context.clone()))),
         ("step_ns", ns(total)),
@@ -286,6 +287,7 @@ fn rows(subject: &Subject, placed: &Placed, steps: &Steps, figures: &Figures) ->
         ("compute_ns", ns(figure(figures, Field::Compute))),
         ("collective_ns", ns(figure(figures, Field::Collective))),
         ("policy_ns", ns(figure(figures, Field::Policy))),
+        ("tier_ns", ns(figure(figures, Field::Tier))),
         ("link_ns", ns(figure(figures, Field::Link))),
         ("overhead_ns", ns(figure(figures, Field::Overhead))),
         ("bound_by", Arc::new(StringArray::from_iter_values((0..count).map(|row| bound_by(figures, row).0)))),

@@ -33,6 +33,8 @@ pub enum Field {
     Collective,
     /// [`StepCost::policy`].
     Policy,
+    /// [`StepCost::tier`].
+    Tier,
     /// [`StepCost::link`].
     Link,
     /// [`StepCost::overhead`].
@@ -57,8 +59,16 @@ pub enum Field {
 
 impl Field {
     /// The booths, in the order of [`StepCost::booths`].
-    pub const BOOTHS: [Self; 7] =
-        [Self::KvRead, Self::WeightRead, Self::Compute, Self::Collective, Self::Policy, Self::Link, Self::Overhead];
+    pub const BOOTHS: [Self; 8] = [
+        Self::KvRead,
+        Self::WeightRead,
+        Self::Compute,
+        Self::Collective,
+        Self::Policy,
+        Self::Tier,
+        Self::Link,
+        Self::Overhead,
+    ];
 
     /// This figure of a step.
     pub fn of(self, cost: &StepCost) -> f64 {
@@ -69,6 +79,7 @@ impl Field {
             Self::Compute => cost.compute,
             Self::Collective => cost.collective,
             Self::Policy => cost.policy,
+            Self::Tier => cost.tier,
             Self::Link => cost.link,
             Self::Overhead => cost.overhead,
             Self::Busy => cost.busy,

@@ -56,6 +56,7 @@ impl Resource {
             Self::Capacity => known(&mut part.memory_bytes),
             Self::Link => {
                 known(&mut part.scale_up_bytes_per_s);
+                part.host_link_bytes_per_s.as_mut().into_iter().for_each(known);
                 if let Some(pool) = &mut machine.ffn_pool {
                     pool.link_bytes_per_s.as_mut().into_iter().for_each(known);
                 }

@@ -153,3 +153,25 @@ fn a_specification_delivers_at_most_what_it_says() {
     assert_eq!(batches.len(), 2, "one row per context");
     assert!(batches[0] > batches[1]);
 }
+
+/// What is fetched from a lower tier was in the step and in none of its booths, and a faster link brought nothing.
+#[test]
+fn a_lower_tier_is_a_booth_of_the_table() {
+    let mut args = args("llama-3.1-8b", &["h100"], "1", "4k");
+    args.policy = vec!["snapkv(budget=25%)+recall(tokens=3072)".to_owned()];
+    let (subject, placed, steps) = prepared(&args);
+    let found = table(&subject, &placed, &steps).unwrap().swap_remove(0);
+    let ns = |name: &str| found.column_by_name(name).unwrap().as_primitive::<Int64Type>().value(0);
+    let booths = ["kv_read", "weight_read", "compute", "collective", "policy", "tier", "link", "overhead"];
+    let sum: i64 = booths.iter().map(|name| ns(&format!("{name}_ns"))).sum();
+    assert!((sum - ns("step_ns")).abs() <= 8, "{sum} of {}", ns("step_ns"));
+    // The 3,000 tokens that are not kept, 4,096 bytes in each of 32 layers, over 64 GB/s.
+    assert!((ns("tier_ns") - 6_144_000).abs() <= 2, "{}", ns("tier_ns"));
+    assert_eq!(texts(&found, "bound_by"), ["tier"]);
+    let last = |name: &str| {
+        let of = |table: &RecordBatch| texts(table, "resource") == [name];
+        let tables = spec::table(&subject, &placed, &steps).unwrap();
+        reals(tables.iter().rfind(|table| of(table)).unwrap(), "delivered")[0]
+    };
+    assert!(last("link") > 1.7 && last("compute") < 1.05);
+}
