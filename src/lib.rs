@@ -12,3 +12,4 @@ pub mod scenario;
 pub mod sql;
 pub mod store;
 pub mod surfaces;
+mod unbroken;

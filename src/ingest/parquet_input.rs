@@ -1,10 +1,7 @@
 //! Parquet files as input: opened, read in batches of bounded size, with their damage told and their cells as numbers.
 
-use std::cell::Cell;
 use std::fs::File;
-use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::path::Path;
-use std::sync::Once;
 
 use arrow::array::{Array, ArrayRef, AsArray, Float64Array, Int64Array, RecordBatch, StringArray};
 use arrow::compute::cast;
@@ -15,6 +12,7 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 use super::problem::{RAW_BYTES, quoted};
 use super::source::regular;
+use crate::unbroken::unbroken;
 
 /// About the most bytes of a batch, and its most rows.
 const BATCH_BYTES: u64 = 16 << 20;
@@ -64,30 +62,6 @@ pub(super) fn each(path: &Path, builder: Builder, take: &mut dyn FnMut(RecordBat
 
 fn damaged(path: &Path, why: &str) -> Error {
     Error::data(format!("cannot read `{}`: {why}", path.display()))
-}
-
-thread_local! {
-    /// Whether a panic of this thread is told by an error instead.
-    static TOLD: Cell<bool> = const { Cell::new(false) };
-}
-
-/// What `read` gives; what is wrong where the Parquet reader panics, as it does on some damaged pages. Such a panic is not
-/// printed, those of all other code are.
-fn unbroken<T>(read: impl FnOnce() -> T) -> std::result::Result<T, String> {
-    static HOOK: Once = Once::new();
-    HOOK.call_once(|| {
-        let before = take_hook();
-        set_hook(Box::new(move |panic| {
-            if !TOLD.get() {
-                before(panic);
-            }
-        }));
-    });
-    TOLD.set(true);
-    // The reader is not used again after a panic.
-    let found = catch_unwind(AssertUnwindSafe(read));
-    TOLD.set(false);
-    found.map_err(|_| "its pages are damaged".to_owned())
 }
 
 /// Rows per batch, from the number of values per row; none if a row would be too large.

@@ -14,7 +14,7 @@ use arrow::datatypes::{Int16Type, UInt64Type};
 use engine::error::{Error, Result};
 use engine::surface::{Dim, Errors, Key, Peaks, Rows, STEP, Shape, Surface, Tuning};
 use parquet::arrow::ArrowWriter;
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::arrow::arrow_reader::{ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
 use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
@@ -22,6 +22,7 @@ use parquet::schema::types::ColumnPath;
 use serde::{Deserialize, Serialize};
 
 use super::Calibrated;
+use crate::unbroken::unbroken;
 
 /// Key of the metadata.
 const META: &str = "kvtoll.surface";
@@ -167,7 +168,10 @@ fn unreadable(path: &str, why: &dyn std::fmt::Display) -> Error {
 fn open(file: &File, path: &str) -> Result<(ParquetRecordBatchReaderBuilder<File>, Meta)> {
     let failed = |why: &dyn std::fmt::Display| unreadable(path, why);
     let file = file.try_clone().map_err(|error| failed(&error))?;
-    let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(|error| failed(&error))?;
+    // The Arrow schema that Parquet files carry beside their own says nothing more, and its reader panics where it is damaged.
+    let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
+    let builder = unbroken(|| ParquetRecordBatchReaderBuilder::try_new_with_options(file, options));
+    let builder = builder.map_err(|why| failed(&why))?.map_err(|error| failed(&error))?;
     let entries = builder.metadata().file_metadata().key_value_metadata();
     let meta = entries.and_then(|all| all.iter().find(|entry| entry.key == META)).and_then(|entry| entry.value.clone());
     let meta = meta.ok_or_else(|| failed(&format!("expected metadata `{META}`, found none")))?;
@@ -186,10 +190,13 @@ pub fn decode(file: &File, path: &str) -> Result<Calibrated> {
     let failed = |why: &dyn std::fmt::Display| unreadable(path, why);
     let (builder, meta) = open(file, path)?;
     let rows = usize::try_from(builder.metadata().file_metadata().num_rows()).unwrap_or_default();
-    let reader = builder.with_batch_size(rows.max(1)).build().map_err(|error| failed(&error))?;
-    let (mut found, mut values) = (Rows::default(), Vec::with_capacity(rows));
-    for batch in reader {
-        add(&batch.map_err(|error| failed(&error))?, meta.step, &mut found, &mut values).ok_or_else(|| {
+    let read = || -> parquet::errors::Result<Vec<RecordBatch>> {
+        Ok(builder.with_batch_size(rows.max(1)).build()?.collect::<std::result::Result<_, _>>()?)
+    };
+    let batches = unbroken(read).map_err(|why| failed(&why))?.map_err(|error| failed(&error))?;
+    let (mut found, mut values) = (Rows::default(), Vec::new());
+    for batch in &batches {
+        add(batch, meta.step, &mut found, &mut values).ok_or_else(|| {
             failed(&format!("expected a column `{VALUES}` of whole numbers beside lengths and texts"))
         })?;
     }

@@ -62,6 +62,19 @@ fn what_is_no_surface_is_refused() {
     assert!(error.to_string().contains("unknown surface"), "{error}");
 }
 
+/// One bit in the Arrow schema of a file made its reader panic.
+#[test]
+fn a_flipped_bit_is_an_error_or_another_number() {
+    let bytes = encode(&small()).unwrap();
+    for at in 0..bytes.len() {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 1 << (at % 8);
+        if let Err(error) = decode(&file::on_disk(&damaged, "x").unwrap(), "x") {
+            assert!(error.to_string().contains("cannot read the surface `x`"), "{error}");
+        }
+    }
+}
+
 #[test]
 fn devices_are_known_by_their_own_names() {
     for (named, name, processors) in [
