@@ -20,7 +20,7 @@ pub mod talk;
 pub mod validate;
 
 use std::io::{IsTerminal, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use arrow::array::RecordBatch;
 use engine::error::{Error, Result};
@@ -57,6 +57,31 @@ pub(crate) fn print(
         }
     }
     Ok(Exit::Done)
+}
+
+/// In which form a table is shown, and where.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Shown {
+    /// auto, table, csv, tsv, ndjson, json, md or parquet
+    /// (auto: by the file name of `--output`, else a table)
+    #[arg(long, value_name = "FORMAT", default_value = "auto")]
+    pub format: String,
+    /// Write to a file
+    #[arg(long, value_name = "PATH")]
+    pub output: Option<PathBuf>,
+    /// Rows of a table at most; 0 for all
+    #[arg(long, value_name = "N")]
+    pub max_rows: Option<usize>,
+}
+
+impl Shown {
+    /// The form that is asked for.
+    ///
+    /// # Errors
+    /// As [`format_of`].
+    pub(crate) fn format(&self) -> Result<Format> {
+        format_of(&self.format, self.output.as_deref())
+    }
 }
 
 /// The format of this name; `auto` is that of the output file's extension.

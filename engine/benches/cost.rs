@@ -1,8 +1,8 @@
 //! Pricing columns of decode steps: rows per second on one core, for one machine and for four in one pass.
 //!
 //! Rows are of random batches of 1 to 256 requests with random contexts, so that no two rows in a row are alike. `dense`
-//! is Llama 3.1 70B (one lane), `sliding` gpt-oss-120b (two lanes, experts). `booths` asks for the seven booths and the busy
-//! time, `all` for every figure. `one_by_one` prices each row by itself, as a replay does.
+//! is Llama 3.1 70B (one lane), `sliding` gpt-oss-120b (two lanes, experts). `booths` asks for the
+//! booths, `all` for every figure. `one_by_one` prices each row by itself, as a replay does.
 
 use std::hint::black_box;
 
@@ -14,36 +14,6 @@ use engine::model::{self, WeightDtype};
 use engine::policy::{Stack, shape};
 
 const ROWS: usize = 4_000_000;
-
-const BOOTHS: [Field; 8] = [
-    Field::KvRead,
-    Field::WeightRead,
-    Field::Compute,
-    Field::Collective,
-    Field::Policy,
-    Field::Link,
-    Field::Overhead,
-    Field::Busy,
-];
-
-const ALL: [Field; 16] = [
-    Field::Total,
-    Field::KvRead,
-    Field::WeightRead,
-    Field::Compute,
-    Field::Collective,
-    Field::Policy,
-    Field::Link,
-    Field::Overhead,
-    Field::Busy,
-    Field::KvReadBytes,
-    Field::KvWrittenBytes,
-    Field::WeightReadBytes,
-    Field::PoolReadBytes,
-    Field::LinkBytes,
-    Field::HopBytes,
-    Field::Flops,
-];
 
 const MODELS: [&str; 2] = ["dense", "sliding"];
 
@@ -102,17 +72,17 @@ fn columns<const C: usize>(bencher: Bencher<'_, '_>, model: &str, machines: usiz
 
 #[divan::bench(args = MODELS, sample_count = 10, sample_size = 1)]
 fn booths(bencher: Bencher<'_, '_>, model: &str) {
-    columns(bencher, model, 1, BOOTHS);
+    columns(bencher, model, 1, Field::BOOTHS);
 }
 
 #[divan::bench(args = MODELS, sample_count = 10, sample_size = 1)]
 fn booths_on_four_machines(bencher: Bencher<'_, '_>, model: &str) {
-    columns(bencher, model, 4, BOOTHS);
+    columns(bencher, model, 4, Field::BOOTHS);
 }
 
 #[divan::bench(args = MODELS, sample_count = 10, sample_size = 1)]
 fn all(bencher: Bencher<'_, '_>, model: &str) {
-    columns(bencher, model, 1, ALL);
+    columns(bencher, model, 1, Field::ALL);
 }
 
 #[divan::bench(args = MODELS, sample_count = 3, sample_size = 1)]

@@ -27,6 +27,18 @@ pub enum Certainty {
     Measured,
 }
 
+impl Certainty {
+    /// How it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Assumed => "assumed",
+            Self::Published => "published",
+            Self::Calibrated => "calibrated",
+            Self::Measured => "measured",
+        }
+    }
+}
+
 /// Number format of weights.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -16,7 +16,7 @@ use engine::workload::Workload;
 use rayon::prelude::*;
 
 use super::replay::sources::{available, choose, load, with_requests};
-use super::{Exit, format_of, print, talk};
+use super::{Exit, Shown, print, talk};
 use crate::scenario::load_model;
 use crate::store::Store;
 
@@ -58,21 +58,14 @@ pub struct Args {
     /// Chooses which blocks are sampled
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
-    /// auto, table, csv, tsv, ndjson, json, md or parquet
-    /// (auto: by the file name of `--output`, else a table)
-    #[arg(long, value_name = "FORMAT", default_value = "auto")]
-    pub format: String,
-    /// Write to a file
-    #[arg(long, value_name = "PATH")]
-    pub output: Option<PathBuf>,
-    /// Rows of a table at most; 0 for all
-    #[arg(long, value_name = "N")]
-    pub max_rows: Option<usize>,
+    /// In which form, and where
+    #[command(flatten)]
+    pub shown: Shown,
 }
 
 /// Runs `kvtoll cache`.
 pub fn run(args: &Args) -> Result<Exit> {
-    let format = format_of(&args.format, args.output.as_deref())?;
+    let format = args.shown.format()?;
     let rules = rules(&args.policy)?;
     let rate = args.sample.as_deref().map(share).transpose()?;
     let preset = args.tiers.as_deref().map(Preset::find).transpose()?;
@@ -86,7 +79,7 @@ pub fn run(args: &Args) -> Result<Exit> {
         Some(preset) => hierarchy(args, preset, &trace, scale)?,
         None => curves(args, &rules, &trace, (rate, scale), &workload)?,
     };
-    print(&[table], format, args.max_rows, args.output.as_deref())
+    print(&[table], format, args.shown.max_rows, args.shown.output.as_deref())
 }
 
 /// The requests that are asked for, and their sessions.
@@ -207,27 +200,29 @@ fn curves(
     wanted.dedup();
     let accesses = trace.accesses().len() as u64;
     let mut frame = Frame { workload: trace.name().to_owned(), accesses, distinct, bound: Vec::new(), current, scale };
-    let curves = if let Some(rate) = rate {
-        sampled(rules, trace, (rate, args.seed), &wanted, workload)?
+    let (curves, lru) = if let Some(rate) = rate {
+        (sampled(rules, trace, (rate, args.seed), &wanted, workload)?, None)
     } else {
-        let (curves, bound) = exact(rules, trace, &wanted)?;
+        let lru = curve::lru(trace, &wanted);
+        let (curves, bound) = exact(rules, trace, &wanted, &lru)?;
         frame.bound = bound;
-        curves
+        (curves, Some(lru))
     };
-    tell(&frame, trace, rate.is_none());
+    tell(&frame, trace, lru.as_ref());
     miss_ratio(&frame, &curves)
 }
 
 /// Hits by size.
 type Bound = Vec<(u64, u64)>;
 
-/// Every policy at every size, several at once, in the order of the policies; and MIN's hits, if it is among them.
-fn exact(rules: &[Rule], trace: &Trace<'_>, sizes: &[u64]) -> Result<(Vec<Curve>, Bound)> {
+/// Every policy at every size, several at once, in the order of the policies; and MIN's hits, if it is among them. `lru` is
+/// LRU's curve at these sizes.
+fn exact(rules: &[Rule], trace: &Trace<'_>, sizes: &[u64], lru: &LruCurve) -> Result<(Vec<Curve>, Bound)> {
     let mut curves = Vec::new();
     let mut bound = Vec::new();
     for rule in rules {
         let points = if rule.is_plain_lru() {
-            curve::lru(trace, sizes).points
+            lru.points.clone()
         } else {
             let found: Result<Vec<_>> = sizes
                 .par_iter()
@@ -271,25 +266,23 @@ pub(super) fn curve(workload: &Workload) -> Result<RecordBatch> {
     let distinct = trace.distinct() as u64;
     let sizes =
         if distinct == 0 { Vec::new() } else { curve::sizes((distinct / 1000).max(1), distinct, RUN_PER_DECADE) };
-    let (curves, bound) = exact(&rules(&["lru,min".to_owned()])?, &trace, &sizes)?;
+    let lru = curve::lru(&trace, &sizes);
+    let (curves, bound) = exact(&rules(&["lru,min".to_owned()])?, &trace, &sizes, &lru)?;
     let (accesses, scale) = (trace.accesses().len() as u64, Scale::default());
     let frame = Frame { workload: trace.name().to_owned(), accesses, distinct, bound, current: None, scale };
     miss_ratio(&frame, &curves)
 }
 
 /// What holds for all sizes, and what a hit is.
-fn tell(frame: &Frame, trace: &Trace<'_>, is_exact: bool) {
+fn tell(frame: &Frame, trace: &Trace<'_>, lru: Option<&LruCurve>) {
     let Frame { accesses, distinct, .. } = frame;
     let ceiling = accesses - distinct;
     talk::note(&format!(
         "{accesses} uses of {distinct} distinct blocks of {} tokens; without a limit {ceiling} uses hit",
         trace.unit_tokens()
     ));
-    if is_exact {
-        let LruCurve { distances, .. } = curve::lru(trace, &[]);
-        if let Some(knee) = distances.knee(curve::KNEE_PERCENT) {
-            talk::note(&format!("LRU makes {}% of these hits from {knee} blocks on", curve::KNEE_PERCENT));
-        }
+    if let Some(knee) = lru.and_then(|lru| lru.distances.knee(curve::KNEE_PERCENT)) {
+        talk::note(&format!("LRU makes {}% of these hits from {knee} blocks on", curve::KNEE_PERCENT));
     }
     talk::note(
         "a request uses each block of its prompt once, in order; a hit is a use of a block that is there, whatever came \

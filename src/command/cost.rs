@@ -3,20 +3,19 @@
 mod range;
 mod spec;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use arrow::array::{
     ArrayRef, BooleanArray, Float64Array, Int64Array, RecordBatch, StringArray, UInt32Array, UInt64Array,
 };
-use engine::cost::{Demand, Field, Parallel, Plan, peak_flops, plan, price_columns};
+use engine::cost::{Demand, Field, Parallel, Plan, StepCost, peak_flops, plan, price_columns};
 use engine::error::{Error, Result};
 use engine::machine::Machine;
-use engine::model::{Certainty, Model, WeightDtype};
+use engine::model::{Model, WeightDtype};
 use engine::policy::{Shape, Stack, shape};
 
 use self::range::numbers;
-use super::{Exit, format_of, print, talk};
+use super::{Exit, Shown, print, talk};
 use crate::scenario::{dtype, load_machine, load_model};
 
 /// Arguments of `kvtoll cost`. Repeated flags multiply.
@@ -46,16 +45,9 @@ pub struct Args {
     /// What more bandwidth, link, compute and capacity deliver, instead of the table of steps
     #[arg(long)]
     pub spec: bool,
-    /// auto, table, csv, tsv, ndjson, json, md or parquet
-    /// (auto: by the file name of `--output`, else a table)
-    #[arg(long, value_name = "FORMAT", default_value = "auto")]
-    pub format: String,
-    /// Write to a file
-    #[arg(long, value_name = "PATH")]
-    pub output: Option<PathBuf>,
-    /// Rows of a table at most; 0 for all
-    #[arg(long, value_name = "N")]
-    pub max_rows: Option<usize>,
+    /// In which form, and where
+    #[command(flatten)]
+    pub shown: Shown,
 }
 
 /// A model under a policy: what all machines have in common.
@@ -85,7 +77,7 @@ const MOST_ROWS: usize = 10_000_000;
 
 /// Runs `kvtoll cost`.
 pub fn run(args: &Args) -> Result<Exit> {
-    let format = format_of(&args.format, args.output.as_deref())?;
+    let format = args.shown.format()?;
     let steps = Steps::of(&numbers("batch", &args.batch)?, &numbers("context", &args.context)?);
     let rows = steps.batch.len() * args.model.len() * args.policy.len() * args.machine.len();
     if rows > MOST_ROWS {
@@ -104,7 +96,7 @@ pub fn run(args: &Args) -> Result<Exit> {
     match failed {
         Some(error) if batches.is_empty() => Err(error),
         failed => {
-            print(&batches, format, args.max_rows, args.output.as_deref())?;
+            print(&batches, format, args.shown.max_rows, args.shown.output.as_deref())?;
             Ok(if failed.is_some() { Exit::Failed } else { Exit::Done })
         }
     }
@@ -226,14 +218,9 @@ fn priced(plans: &[Plan], steps: &Steps) -> Result<Vec<Figures>> {
 
 /// The largest booth of one step, and its time; the first of equals.
 fn bound_by(figures: &Figures, row: usize) -> (&'static str, f64) {
-    let names = ["kv_read", "weight_read", "compute", "collective", "policy", "tier", "link", "overhead"];
     let times = Field::BOOTHS.map(|field| figure(figures, field).get(row).copied().unwrap_or(0.0));
-    let booths = names.into_iter().zip(times);
+    let booths = StepCost::default().booths().into_iter().map(|(name, _)| name).zip(times);
     booths.fold(("kv_read", f64::NEG_INFINITY), |best, booth| if booth.1 > best.1 { booth } else { best })
-}
-
-fn certainty(certainty: Certainty) -> String {
-    format!("{certainty:?}").to_lowercase()
 }
 
 /// The table of steps, one batch of rows per machine.
@@ -305,8 +292,7 @@ fn rows(subject: &Subject, placed: &Placed, steps: &Steps, figures: &Figures) ->
 }
 
 fn word_column(plan: &Plan, rows: usize) -> ArrayRef {
-    let word = certainty(plan.certainty);
-    Arc::new(StringArray::from_iter_values(std::iter::repeat_n(word.as_str(), rows)))
+    Arc::new(StringArray::from_iter_values(std::iter::repeat_n(plan.certainty.name(), rows)))
 }
 
 /// Peak arithmetic of separate FFN accelerators, flops per nanosecond.

@@ -151,7 +151,7 @@ fn machine_preset(name: &str) -> Result<Option<String>> {
     let found = sketch_machine(name)?;
     let mut text = format!("machine {name}: {}\n", found.title);
     for parameter in &found.parameters {
-        let certainty = format!("{:?}", parameter.certainty).to_lowercase();
+        let certainty = parameter.certainty.name();
         let _ = writeln!(
             text,
             "  {:<24} {:>12} {:<8} {certainty}: {}",
@@ -192,7 +192,7 @@ fn around(numbers: &[(&str, &str, &Option<machine::Sourced>)]) -> String {
     for (name, unit, known) in numbers {
         let _ = match known {
             Some(known) => {
-                let certainty = format!("{:?}", known.certainty).to_lowercase();
+                let certainty = known.certainty.name();
                 let value = significant(known.value);
                 writeln!(text, "    {name:<22} {value:>12} {unit:<8} {certainty}: {}", known.source)
             }
@@ -249,7 +249,7 @@ fn price_book(name: &str) -> Result<Option<String>> {
             let shown = known.as_ref().map_or_else(
                 || "not disclosed".to_owned(),
                 |known| {
-                    let certainty = format!("{:?}", known.certainty).to_lowercase();
+                    let certainty = known.certainty.name();
                     format!("{} {unit} per accelerator, {certainty}: {}", significant(known.value), known.source)
                 },
             );

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use engine::error::{Error, Result};
 
-use super::{Exit, format_of, print, say, talk};
+use super::{Exit, Shown, print, say, talk};
 use crate::sql;
 use crate::store::Store;
 
@@ -25,16 +25,9 @@ pub struct Args {
     /// The run to ask; the latest if not given
     #[arg(long, value_name = "RUN")]
     pub run: Option<String>,
-    /// auto, table, csv, tsv, ndjson, json, md or parquet
-    /// (auto: by the file name of `--output`, else a table)
-    #[arg(long, value_name = "FORMAT", default_value = "auto")]
-    pub format: String,
-    /// Write to a file
-    #[arg(long, value_name = "PATH")]
-    pub output: Option<PathBuf>,
-    /// Rows of a table at most; 0 for all
-    #[arg(long, value_name = "N")]
-    pub max_rows: Option<usize>,
+    /// In which form, and where
+    #[command(flatten)]
+    pub shown: Shown,
     /// List the named questions
     #[arg(long)]
     pub list: bool,
@@ -52,7 +45,7 @@ pub fn run(args: &Args) -> Result<Exit> {
         let name = args.name.clone().or_else(|| args.store.as_ref().map(|store| store.to_string_lossy().into_owned()));
         return say(&format!("{}\n", sql::find(&name.unwrap_or_default())?.sql.trim_end()));
     }
-    let format = format_of(&args.format, args.output.as_deref())?;
+    let format = args.shown.format()?;
     let params: Result<Vec<(String, String)>> = args.params.iter().map(|param| pair(param)).collect();
     let Some(store) = &args.store else { return Err(Error::usage("expected a store, found none")) };
     let session = sql::session(&Store::open(store)?, args.run.as_deref())?;
@@ -67,7 +60,7 @@ pub fn run(args: &Args) -> Result<Exit> {
                 .hint("`kvtoll list queries` shows the named questions"));
         }
     };
-    print(&batches, format, args.max_rows, args.output.as_deref())
+    print(&batches, format, args.shown.max_rows, args.shown.output.as_deref())
 }
 
 fn pair(text: &str) -> Result<(String, String)> {

@@ -21,7 +21,7 @@ use engine::schema::canonical::{REQUESTS, STEPS};
 use engine::schema::captured::{ACCESSES, ANNOTATIONS, BLOCK_EVENTS, KERNELS};
 use engine::unit::significant;
 
-use super::{Exit, format_of, print, talk, write_file};
+use super::{Exit, Shown, print, talk, write_file};
 use crate::embedded;
 use crate::output::{self, Format};
 use crate::scenario::{dtype, load_machine, load_model};
@@ -77,16 +77,9 @@ pub struct Args {
     /// Write the fit as a table `[calibrated]`, for `--machine 'h100*calibrated=fit.toml'` or for a machine file
     #[arg(long, value_name = "FILE.toml")]
     pub write_fit: Option<PathBuf>,
-    /// auto, table, csv, tsv, ndjson, json, md or parquet
-    /// (auto: by the file name of `--output`, else a table)
-    #[arg(long, value_name = "FORMAT", default_value = "auto")]
-    pub format: String,
-    /// Write to a file
-    #[arg(long, value_name = "PATH")]
-    pub output: Option<PathBuf>,
-    /// Rows of a table at most; 0 for all
-    #[arg(long, value_name = "N")]
-    pub max_rows: Option<usize>,
+    /// In which form, and where
+    #[command(flatten)]
+    pub shown: Shown,
 }
 
 /// Stretches of events if nobody says otherwise.
@@ -117,16 +110,16 @@ pub enum Part {
 
 /// Runs `kvtoll reconcile`.
 pub fn run(args: &Args) -> Result<Exit> {
-    let format = format_of(&args.format, args.output.as_deref())?;
+    let format = args.shown.format()?;
     check(args)?;
     let store = Store::open(&args.store)?;
     known_source(&store, args)?;
     if let Some(part) = args.part {
         let table = show(&store, args, part)?;
-        return print(&[table], format, args.max_rows, args.output.as_deref());
+        return print(&[table], format, args.shown.max_rows, args.shown.output.as_deref());
     }
     if !matches!(format, Format::Auto | Format::Table | Format::Md) {
-        return Err(Error::usage(format!("expected one part for the format `{}`, found none", args.format))
+        return Err(Error::usage(format!("expected one part for the format `{}`, found none", args.shown.format))
             .hint("name what to show, such as `kvtoll reconcile STORE booths`"));
     }
     everything(&store, args, format)
@@ -237,7 +230,7 @@ fn everything(store: &Store, args: &Args, format: Format) -> Result<Exit> {
         (Part::Fit, has_steps && modelled),
     ];
     let mut text = Vec::new();
-    let is_terminal = args.output.is_none() && std::io::stdout().lock().is_terminal();
+    let is_terminal = args.shown.output.is_none() && std::io::stdout().lock().is_terminal();
     for (part, _) in parts.iter().filter(|(_, wanted)| *wanted) {
         let table = show(store, args, *part)?;
         let title = if format == Format::Md { format!("## {}\n\n", name(*part)) } else { format!("{}\n", name(*part)) };
@@ -245,7 +238,7 @@ fn everything(store: &Store, args: &Args, format: Format) -> Result<Exit> {
             text.push(b'\n');
         }
         text.extend_from_slice(title.as_bytes());
-        output::write(&[table], output::Options { format, max_rows: args.max_rows, is_terminal }, &mut text)?;
+        output::write(&[table], output::Options { format, max_rows: args.shown.max_rows, is_terminal }, &mut text)?;
     }
     if text.is_empty() {
         return Err(Error::run(
@@ -253,7 +246,7 @@ fn everything(store: &Store, args: &Args, format: Format) -> Result<Exit> {
         )
         .hint("ingest a capture first: `kvtoll list formats`"));
     }
-    match args.output.as_deref().filter(|path| path.as_os_str() != "-") {
+    match args.shown.output.as_deref().filter(|path| path.as_os_str() != "-") {
         Some(path) => write_file(path, &text)?,
         None => {
             output::text(&String::from_utf8_lossy(&text), &mut std::io::stdout().lock())?;

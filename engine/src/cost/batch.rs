@@ -58,6 +58,27 @@ pub enum Field {
 }
 
 impl Field {
+    /// Every figure.
+    pub const ALL: [Self; 17] = [
+        Self::Total,
+        Self::KvRead,
+        Self::WeightRead,
+        Self::Compute,
+        Self::Collective,
+        Self::Policy,
+        Self::Tier,
+        Self::Link,
+        Self::Overhead,
+        Self::Busy,
+        Self::KvReadBytes,
+        Self::KvWrittenBytes,
+        Self::WeightReadBytes,
+        Self::PoolReadBytes,
+        Self::LinkBytes,
+        Self::HopBytes,
+        Self::Flops,
+    ];
+
     /// The booths, in the order of [`StepCost::booths`].
     pub const BOOTHS: [Self; 8] = [
         Self::KvRead,

@@ -165,16 +165,10 @@ impl<'a> Trial<'a> {
 
 fn errors(trial: &Trial<'_>, recording: &Recording) -> Result<RecordBatch> {
     let mut rows = Rows::of(trial.stack);
-    let (mut scratch, mut budgets) = (Scratch::default(), Vec::new());
-    for heads in recording.heads_by_request() {
-        select::budgets(trial.stack.selection(), &heads, &mut budgets)?;
-        let mut from = 0;
-        for layer in heads.chunk_by(|a, b| a.layer == b.layer) {
-            let budgets = budgets.get(from..from + layer.len()).unwrap_or_default();
-            from += layer.len();
-            trial.add_layer(recording, layer, budgets, &mut scratch, &mut rows)?;
-        }
-    }
+    let mut scratch = Scratch::default();
+    select::each_layer(trial.stack.selection(), recording, |layer, budgets| {
+        trial.add_layer(recording, layer, budgets, &mut scratch, &mut rows)
+    })?;
     with_premise(&rows.batch(&trial.stack.name(), recording)?, premise(trial.stack, recording))
 }
 

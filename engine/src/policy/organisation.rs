@@ -116,16 +116,11 @@ fn tokens_of(marks: &[bool], unit: u32, context: u32) -> u32 {
 /// # Errors
 /// As [`of_layer`].
 pub fn organisation(stack: &Stack, recording: &Recording) -> Result<[RecordBatch; 2]> {
-    let (mut layers, mut numbers) = (Vec::new(), Vec::new());
-    for heads in recording.heads_by_request() {
-        select::budgets(stack.selection(), &heads, &mut numbers)?;
-        let mut from = 0;
-        for layer in heads.chunk_by(|a, b| a.layer == b.layer) {
-            let budgets = numbers.get(from..from + layer.len()).unwrap_or_default();
-            from += layer.len();
-            layers.extend(of_layer(stack, layer, budgets)?);
-        }
-    }
+    let mut layers = Vec::new();
+    select::each_layer(stack.selection(), recording, |layer, budgets| {
+        layers.extend(of_layer(stack, layer, budgets)?);
+        Ok(())
+    })?;
     batches(stack, recording, &layers)
 }
 

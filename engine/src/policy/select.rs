@@ -18,7 +18,7 @@ use std::borrow::Cow;
 
 use super::{Args, Selection};
 use crate::error::{Error, Result};
-use crate::recording::{Head, Step};
+use crate::recording::{Head, Recording, Step};
 
 /// Gives each head of a request, in the order of layer and head, a number that its stage then chooses by: prompt tokens to
 /// keep, or which class of heads it belongs to.
@@ -348,6 +348,24 @@ pub fn sums_of(scores: &[f32], unit: u32, (from, to): (usize, usize)) -> Cow<'_,
     let end = (to * unit).min(scores.len());
     let tokens = scores.get((from * unit).min(end)..end).unwrap_or_default();
     if unit == 1 { tokens.into() } else { tokens.chunks(unit).map(|scores| scores.iter().sum::<f32>()).collect() }
+}
+
+/// Calls `take` for each layer of each request with its heads and their budgets.
+pub(super) fn each_layer(
+    selection: Option<(&Args, &Selection)>,
+    recording: &Recording,
+    mut take: impl FnMut(&[Head<'_>], &[u32]) -> Result<()>,
+) -> Result<()> {
+    let mut numbers = Vec::new();
+    for heads in recording.heads_by_request() {
+        budgets(selection, &heads, &mut numbers)?;
+        let mut from = 0;
+        for layer in heads.chunk_by(|a, b| a.layer == b.layer) {
+            take(layer, numbers.get(from..from + layer.len()).unwrap_or_default())?;
+            from += layer.len();
+        }
+    }
+    Ok(())
 }
 
 /// Budgets of all heads of a request, in their order; zeros where the selection has none of its own.

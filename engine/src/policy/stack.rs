@@ -57,19 +57,13 @@ impl Measured {
     /// A channel that the recording lacks, with how to record it.
     pub fn of(stack: &Stack, recording: &Recording) -> Result<Option<Self>> {
         let mut sums = vec![Reads::default(); recording.layers as usize];
-        let mut numbers = Vec::new();
-        for heads in recording.heads_by_request() {
-            select::budgets(stack.selection(), &heads, &mut numbers)?;
-            let mut from = 0;
-            for layer in heads.chunk_by(|a, b| a.layer == b.layer) {
-                let budgets = numbers.get(from..from + layer.len()).unwrap_or_default();
-                from += layer.len();
-                let found = Self::sum_of(stack, layer, budgets)?;
-                if let Some(all) = layer.first().and_then(|head| sums.get_mut(usize::from(head.layer))) {
-                    all.add(found);
-                }
+        select::each_layer(stack.selection(), recording, |layer, budgets| {
+            let found = Self::sum_of(stack, layer, budgets)?;
+            if let Some(all) = layer.first().and_then(|head| sums.get_mut(usize::from(head.layer))) {
+                all.add(found);
             }
-        }
+            Ok(())
+        })?;
         Ok(Self::of_sums(recording.label(), &sums))
     }
 

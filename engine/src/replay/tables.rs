@@ -82,16 +82,6 @@ pub fn tables(run: &Run<'_>) -> Result<Vec<(&'static Table, Vec<RecordBatch>)>> 
     ])
 }
 
-/// How a certainty is written.
-pub(super) fn word(certainty: Certainty) -> &'static str {
-    match certainty {
-        Certainty::Assumed => "assumed",
-        Certainty::Published => "published",
-        Certainty::Calibrated => "calibrated",
-        Certainty::Measured => "measured",
-    }
-}
-
 fn scenarios(run: &Run<'_>) -> Result<RecordBatch> {
     let rows: Vec<Vec<Cell>> = run
         .scenarios
@@ -120,7 +110,7 @@ fn scenarios(run: &Run<'_>) -> Result<RecordBatch> {
                 (if ok.is_some() { "ok" } else { "failed" }).into(),
                 found.as_ref().err().map(ToString::to_string).into(),
                 ok.and_then(|found| found.offered_load).into(),
-                word(ok.map_or(Certainty::Assumed, |found| found.plan.certainty)).into(),
+                ok.map_or(Certainty::Assumed, |found| found.plan.certainty).name().into(),
             ]
         })
         .collect();
@@ -351,7 +341,7 @@ fn figures(run: &Run<'_>, done: &[(u32, &Scenario, &Found)]) -> Result<RecordBat
         for definition in DEFINITIONS {
             let found = figures.iter().find(|figure| figure.name == definition.name);
             rows.extend(found.map(|figure| {
-                vec![scenario.into(), figure.name.into(), figure.value.into(), word(figure.certainty).into()]
+                vec![scenario.into(), figure.name.into(), figure.value.into(), figure.certainty.name().into()]
             }));
         }
     };
@@ -473,7 +463,7 @@ fn models(done: &[(u32, &Scenario, &Found)]) -> Result<RecordBatch> {
                 group.format.clone().into(),
                 (weights.round() as u64).into(),
                 model.source.clone().into(),
-                word(model.certainty).into(),
+                model.certainty.name().into(),
             ]);
         }
     }
@@ -491,7 +481,7 @@ fn machines(done: &[(u32, &Scenario, &Found)]) -> Result<RecordBatch> {
                 parameter.value.into(),
                 parameter.unit.into(),
                 parameter.source.into(),
-                word(parameter.certainty).into(),
+                parameter.certainty.name().into(),
             ]);
         }
     }
@@ -510,7 +500,7 @@ fn tiers(done: &[(u32, &Scenario, &Found)]) -> Result<RecordBatch> {
                 (bytes.value as u64).into(),
                 rate.value.into(),
                 bytes.source.clone().into(),
-                word(bytes.certainty.min(rate.certainty)).into(),
+                bytes.certainty.min(rate.certainty).name().into(),
             ]);
         };
         put("hbm", &machine.accelerator.memory_bytes, &machine.accelerator.memory_bytes_per_s);
@@ -535,7 +525,7 @@ fn prices(done: &[(u32, &Scenario, &Found)]) -> Result<RecordBatch> {
             usd.as_ref().map(|sourced| sourced.value).into(),
             watts.as_ref().map(|sourced| sourced.value).into(),
             source.into(),
-            word(certainty).into(),
+            certainty.name().into(),
         ]);
     }
     distinct(&mut rows, 2);

@@ -14,9 +14,7 @@ fn args(model: &str, machines: &[&str], batch: &str, context: &str) -> Args {
         tensor_parallel: None,
         weights: None,
         spec: false,
-        format: "auto".to_owned(),
-        output: None,
-        max_rows: None,
+        shown: Shown { format: "auto".to_owned(), output: None, max_rows: None },
     }
 }
 

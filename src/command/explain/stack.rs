@@ -5,7 +5,7 @@ use std::path::Path;
 
 use arrow::array::RecordBatch;
 use engine::error::{Error, Result};
-use engine::model::{Certainty, Model};
+use engine::model::Model;
 use engine::policy::{Budget, ErrorBudget, Group, Kind, Stack, shape, smallest_retained};
 use engine::unit::significant;
 
@@ -235,7 +235,7 @@ fn stages(stack: &Stack) -> Result<String> {
 /// Where the numbers come from.
 fn origins(stack: &Stack, model: &Model) -> String {
     let mut text = String::from("  where the numbers come from\n");
-    let _ = writeln!(text, "    layers, heads, widths: {}: {}", word(model.certainty), model.source);
+    let _ = writeln!(text, "    layers, heads, widths: {}: {}", model.certainty.name(), model.source);
     match stack.measured() {
         Some(measured) => {
             let _ = writeln!(text, "    tokens kept: measured on {}", measured.recording);
@@ -245,15 +245,6 @@ fn origins(stack: &Stack, model: &Model) -> String {
     text.push_str("    bytes: counted from the layout that each stage's source gives\n");
     text.push_str("    flops: assumed: operations counted per element, as the documentation of the stages says\n");
     text
-}
-
-fn word(certainty: Certainty) -> &'static str {
-    match certainty {
-        Certainty::Assumed => "assumed",
-        Certainty::Published => "published",
-        Certainty::Calibrated => "calibrated",
-        Certainty::Measured => "measured",
-    }
 }
 
 /// What it takes to run a stage.
@@ -280,7 +271,7 @@ pub(super) fn published(name: &str) -> Result<String> {
         let _ = writeln!(
             text,
             "  accuracy, {}: {} on {}: {}: {} against {} with the full cache ({})",
-            word(figure.certainty),
+            figure.certainty.name(),
             figure.stack,
             figure.model,
             figure.benchmark,

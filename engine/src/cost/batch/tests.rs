@@ -3,25 +3,6 @@ use proptest::prelude::*;
 use super::super::tests::{POLICIES, a_model, machine_at, planned};
 use super::*;
 
-const FIELDS: [Field; 16] = [
-    Field::Total,
-    Field::KvRead,
-    Field::WeightRead,
-    Field::Compute,
-    Field::Collective,
-    Field::Policy,
-    Field::Link,
-    Field::Overhead,
-    Field::Busy,
-    Field::KvReadBytes,
-    Field::KvWrittenBytes,
-    Field::WeightReadBytes,
-    Field::PoolReadBytes,
-    Field::LinkBytes,
-    Field::HopBytes,
-    Field::Flops,
-];
-
 /// Kept tokens of every lane for requests of this context.
 fn kept(plan: &Plan, requests: u32, context: u32) -> Vec<u64> {
     plan.lane_keeps().map(|(_, keep)| u64::from(requests) * u64::from(keep.tokens(context, context))).collect()
@@ -51,13 +32,13 @@ proptest! {
             (0..plans[0].lanes()).map(|lane| rows.iter().map(|row| row[lane]).collect()).collect();
         let columns: Vec<&[u64]> = lanes.iter().map(Vec::as_slice).collect();
         let demand = Demand { decode_requests: &requests, kept_tokens: &columns };
-        let mut out: Vec<[Vec<f64>; 16]> = plans.iter().map(|_| std::array::from_fn(|_| vec![7.0])).collect();
-        price_columns(&plans, &demand, FIELDS, &mut out).unwrap();
+        let mut out: Vec<[Vec<f64>; 17]> = plans.iter().map(|_| std::array::from_fn(|_| vec![7.0])).collect();
+        price_columns(&plans, &demand, Field::ALL, &mut out).unwrap();
         for (plan, out) in plans.iter().zip(&out) {
             prop_assert!(out.iter().all(|column| column.len() == steps.len()));
             for (row, kept) in rows.iter().enumerate() {
                 let cost = alone(plan, requests[row], kept);
-                for (column, field) in out.iter().zip(FIELDS) {
+                for (column, field) in out.iter().zip(Field::ALL) {
                     let (found, expected) = (column[row], field.of(&cost));
                     // Rounding is relative to the whole: a small part is a difference of large ones.
                     let scale = if matches!(field, Field::Total) || Field::BOOTHS.contains(&field) || field == Field::Busy {
