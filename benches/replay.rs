@@ -59,6 +59,7 @@ fn serve_and_tabulate(bencher: divan::Bencher<'_, '_>) {
             found: &found,
             errors: &[],
             organisation: &[],
+            tariffs: &[],
         })
         .expect("tables")
     });

@@ -11,6 +11,7 @@ use engine::policy::Stack;
 use engine::prices::{self, PriceBook};
 use engine::replay::{Mode, Scenario};
 use engine::serving::{RULES, Rules};
+use engine::tariff::{self, Tariff};
 use serde::Deserialize;
 
 use crate::{embedded, model_config};
@@ -264,6 +265,15 @@ pub fn sketch_machine(name: &str) -> Result<machine::Sketch> {
 pub fn load_prices(name: &str) -> Result<PriceBook> {
     let (text, origin) = preset("prices", name, embedded::PRICES)?;
     prices::parse(&text, &origin)
+}
+
+/// What providers charge for tokens: every tariff that is shipped.
+///
+/// # Errors
+/// A file that is no tariff.
+pub fn load_tariffs() -> Result<Vec<Tariff>> {
+    let parse = |(name, text): &(&str, &str)| tariff::parse(text, &format!("presets/tariff/{name}.toml"));
+    embedded::TARIFFS.iter().map(parse).collect()
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 
 mod demand;
 mod metrics;
+mod sessions;
 mod tables;
 mod usage;
 

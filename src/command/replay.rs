@@ -24,7 +24,7 @@ use super::cache::curve;
 use super::recorded::{self, Way};
 use super::{Exit, print, talk};
 use crate::output::Format;
-use crate::scenario::{Spec, product, read};
+use crate::scenario::{Spec, load_tariffs, product, read};
 use crate::sql;
 use crate::store::Store;
 
@@ -208,6 +208,7 @@ pub(crate) fn carry_out(store: &mut Store, wanted: &Wanted) -> Result<Option<Don
         found: &found,
         errors: &errors,
         organisation: &organisation,
+        tariffs: &load_tariffs()?,
     };
     let mut transaction = store.begin();
     transaction.write_run(&id, &MISS_RATIO, &curves)?;

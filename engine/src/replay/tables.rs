@@ -9,7 +9,7 @@ use arrow::datatypes::{Float64Type, UInt32Type};
 
 use super::metrics::{self, DEFINITIONS, Figure};
 use super::usage::Bucket;
-use super::{Found, Mode, Scenario, Source, demand, usage};
+use super::{Found, Mode, Scenario, Source, demand, sessions, usage};
 use crate::error::Result;
 use crate::machine::parameters;
 use crate::model::Certainty;
@@ -21,6 +21,7 @@ use crate::schema::result::{
 use crate::schema::{Cell, Table, batch_of_rows};
 use crate::serving::quantile::{GRID, of_sorted, of_tokens};
 use crate::serving::{Fate, Served, Stretch};
+use crate::tariff::Tariff;
 use crate::workload::prefix_counts;
 
 /// Everything that a run found.
@@ -38,6 +39,8 @@ pub struct Run<'a> {
     pub errors: &'a [RecordBatch],
     /// Rows of `kept_pages` and of `kept_overlap`, a pair of batches per policy and recording.
     pub organisation: &'a [[RecordBatch; 2]],
+    /// What providers charge for tokens.
+    pub tariffs: &'a [Tariff],
 }
 
 /// All result tables of a run, each with its batches.
@@ -62,7 +65,7 @@ pub fn tables(run: &Run<'_>) -> Result<Vec<(&'static Table, Vec<RecordBatch>)>> 
         usage().map(|((at, scenario, found), buckets)| tier_usage(*at, scenario, found, buckets)).collect();
     let link_rows: Result<_> =
         usage().map(|((at, scenario, found), buckets)| link_usage(*at, scenario, found, buckets)).collect();
-    Ok(vec![
+    let mut all = vec![
         (&SCENARIOS, vec![scenarios(run)?]),
         (&DEMAND, demands(run, &done)?),
         (&ATTENTION_ERROR, run.errors.to_vec()),
@@ -79,7 +82,9 @@ pub fn tables(run: &Run<'_>) -> Result<Vec<(&'static Table, Vec<RecordBatch>)>> 
         (&MACHINES, vec![machines(&done)?]),
         (&TIERS, vec![tiers(&done)?]),
         (&PRICES, vec![prices(&done)?]),
-    ])
+    ];
+    all.extend(sessions::tables(run, &done)?);
+    Ok(all)
 }
 
 fn scenarios(run: &Run<'_>) -> Result<RecordBatch> {
