@@ -20,6 +20,7 @@ pub mod replay;
 pub mod schema;
 pub mod serving;
 pub mod surface;
+pub mod tariff;
 pub mod unit;
 pub mod workload;
 
