@@ -375,16 +375,27 @@ fn recorded_errors(
         if let Some(premise) = found.premise.filter(|premise| !premise.holds()) {
             talk::warn(&format!("{}: {}", recording.label(), premise.text()));
         }
-        if let Some(measured) = found.measured {
-            measure(stack, recording, *at, &recorded.heads, &measured, scenarios);
+        let (name, model) = (stack.name(), &recording.model);
+        match &found.measured {
+            Ok(Some(measured)) => measure(stack, recording, *at, &recorded.heads, measured, scenarios),
+            Ok(None) => {}
+            Err(error) => talk::warn(&format!("what `{name}` keeps on the recording of {model} is not known: {error}")),
         }
-        organisation.extend(found.organisation);
-        match found.rows {
-            Ok(batch) => batches.push(batch),
-            Err(error) => {
-                let name = stack.name();
-                talk::warn(&format!("no error of `{name}` on the recording of {}: {error}", recording.model));
+        // What keeps one from being known often keeps the next: said once.
+        let is_new = |error: &Error| found.measured.as_ref().err() != Some(error);
+        match &found.rows {
+            Ok(batch) => batches.push(batch.clone()),
+            Err(error) if is_new(error) => {
+                talk::warn(&format!("no error of `{name}` on the recording of {model}: {error}"));
             }
+            Err(_) => {}
+        }
+        match found.organisation {
+            Ok(found) => organisation.extend(found),
+            Err(error) if is_new(&error) && found.rows.as_ref().err() != Some(&error) => {
+                talk::warn(&format!("no pages of `{name}` on the recording of {model}: {error}"));
+            }
+            Err(_) => {}
         }
     }
     Ok((batches, organisation))
