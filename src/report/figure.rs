@@ -11,7 +11,7 @@ use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind};
 
 use super::chart::{
-    self, Axis, Bar, Bars, Lines, Paint, Panel, Panels, Part, Point, STYLES, Scatter, Series, Size, escape,
+    self, Axis, Bar, Bars, Heat, Lines, Paint, Panel, Panels, Part, Point, STYLES, Scatter, Series, Size, escape,
 };
 use super::{show, table};
 
@@ -67,6 +67,7 @@ pub(super) fn install(environment: &mut Environment<'_>, assumed: Assumed) {
     figure!("scatter", scatter);
     figure!("bars", bars);
     figure!("stacks", stacks);
+    figure!("heat", heat);
     environment
         .add_filter("figure", |value: Value, unit: String| number_of(&value).map(|number| show::figure(number, &unit)));
     environment.add_filter("change", |value: Value| number_of(&value).map(show::change));
@@ -461,6 +462,38 @@ fn stacks(rows: &Value, options: &Kwargs, assumed: &Assumed) -> Result<String> {
     }
     let chart = Bars { title: options.get("title")?, unit, full, rows: stacked };
     Ok(both(half, |size| chart::bars(&chart, size)) + &part_legend(&present) + &rest(chart.rows.len(), all))
+}
+
+/// Cells of a heat map at most, and its rows.
+const HEAT: (usize, usize) = (6000, 24);
+
+/// A heat map: `row` and `column` name columns that say where `value` stands.
+fn heat(rows: &Value, options: &Kwargs, _: &Assumed) -> Result<String> {
+    let (row, column, value): (String, String, String) =
+        (options.get("row")?, options.get("column")?, options.get("value")?);
+    let mut columns: Vec<String> = Vec::new();
+    let mut named: Vec<(String, Vec<Option<f64>>)> = Vec::new();
+    for one in rows.try_iter()? {
+        let (name, place) = (text(&one, &row)?, text(&one, &column)?);
+        let at = columns.iter().position(|known| *known == place).unwrap_or_else(|| {
+            columns.push(place);
+            columns.len() - 1
+        });
+        if named.last().is_none_or(|last| last.0 != name) {
+            named.push((name, Vec::new()));
+        }
+        if let Some((_, values)) = named.last_mut() {
+            values.resize(values.len().max(at + 1), None);
+            values[at] = number(&one, &value)?;
+        }
+    }
+    let all = named.len();
+    named.truncate(HEAT.1.min(HEAT.0 / columns.len().max(1)).max(1));
+    named.iter_mut().for_each(|(_, values)| values.resize(columns.len(), None));
+    let unit = show::unit(&value).to_owned();
+    let chart = Heat { title: options.get("title")?, axis: options.get("axis")?, unit, columns, rows: named };
+    let drawn = chart.rows.len();
+    Ok(both(false, |size| chart::heat(&chart, size)) + &rest(drawn, all))
 }
 
 fn part_legend(parts: &[Part]) -> String {

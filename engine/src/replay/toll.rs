@@ -46,7 +46,7 @@ pub struct Toll {
 }
 
 /// The toll of a replay.
-pub fn toll(scenario: &Scenario, found: &Found, workload: &Workload) -> Toll {
+pub(super) fn toll(scenario: &Scenario, found: &Found, workload: &Workload) -> Toll {
     let mut sums = [0.0; 8];
     let mut bytes = [0.0; 8];
     let mut steps_ns = 0_i64;

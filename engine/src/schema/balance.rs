@@ -131,10 +131,15 @@ pub static STACKING_SHARES: Table = Table {
         known("part_position", U16, "", "Order of the part, from 0."),
         known("floor", Text, "", "application, algorithm or hardware."),
         known("change", Text, "", "What is different."),
-        maybe("alone_ns", F64, "ns", "By how much it alone changes the time of an output token."),
-        maybe("left_out_ns", F64, "ns", "By how much the whole changes if it is left out, with the sign turned."),
+        maybe("alone_ns_per_output_token", F64, "ns", "By how much it alone changes the time of an output token."),
         maybe(
-            "share_ns",
+            "left_out_ns_per_output_token",
+            F64,
+            "ns",
+            "By how much the whole changes if it is left out, with the sign turned.",
+        ),
+        maybe(
+            "share_ns_per_output_token",
             F64,
             "ns",
             "Its share in the change of all together: the mean of what it adds over all orders of adding (Shapley value); the \
