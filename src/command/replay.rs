@@ -13,7 +13,7 @@ use engine::model::Model;
 use engine::policy::{ErrorBudget, Measured, Stack};
 use engine::prices::PriceBook;
 use engine::recording::Recording;
-use engine::replay::{Found, Mode, Run, Scenario, Source, Toll, replay, tables, toll_of, variations};
+use engine::replay::{Found, Mode, Run, Scenario, Source, Toll, edit, replay, tables, toll_of, variations};
 use engine::schema::canonical::SOURCES;
 use engine::schema::result::MISS_RATIO;
 use engine::serving::Fate;
@@ -183,7 +183,7 @@ pub(crate) struct Done {
 pub(crate) fn carry_out(store: &mut Store, wanted: &Wanted) -> Result<Option<Done>> {
     let budget = wanted.error_budget.as_deref().map(ErrorBudget::parse).transpose()?;
     let specs = specs(wanted)?;
-    let (sources, mut scenarios) = resolve(store, &specs)?;
+    let (mut sources, mut scenarios) = resolve(store, &specs)?;
     if wanted.dry_run {
         for scenario in &scenarios {
             let workload = &sources[scenario.workload].workload;
@@ -202,16 +202,19 @@ pub(crate) fn carry_out(store: &mut Store, wanted: &Wanted) -> Result<Option<Don
     let variations = variations(&scenarios);
     let bar = talk::bar(None);
     bar.set_message(format!("replaying {} scenarios and {} variations", scenarios.len(), variations.len()));
-    let mut found = pool.install(|| replay_all(&sources, &scenarios));
-    let tolls: Vec<Result<Toll>> = pool.install(|| {
-        let source = |scenario: &Scenario| &sources[scenario.workload];
-        variations.par_iter().map(|scenario| toll_of(scenario, source(scenario))).collect()
-    });
+    // Equal stages send the same requests, whether a scenario or a variation has them.
+    let count = scenarios.len();
+    scenarios.extend(variations);
+    let refused = edit_all(&mut sources, &mut scenarios);
+    let variations = scenarios.split_off(count);
+    let mut found = pool.install(|| replay_all(&sources, &scenarios, &refused[..count]));
+    let tolls = pool.install(|| toll_all(&sources, &variations, &refused[count..]));
     if let Some(budget) = &budget {
         gate(budget, &errors, &scenarios, &mut found);
     }
     bar.finish_and_clear();
-    let curves = sources.iter().filter(|source| source.steps.is_empty()).map(|source| curve(&source.workload));
+    let recorded = sources.iter().filter(|source| source.steps.is_empty() && source.edited.is_none());
+    let curves = recorded.map(|source| curve(&source.workload));
     let curves: Vec<RecordBatch> = curves.collect::<Result<_>>()?;
     let run = Run {
         id: &id,
@@ -460,8 +463,47 @@ fn pool(threads: Option<usize>) -> Result<rayon::ThreadPool> {
     pool.map_err(|error| Error::run(format!("cannot start threads: {error}")))
 }
 
-fn replay_all(sources: &[Source], scenarios: &[Scenario]) -> Vec<Result<Found>> {
-    scenarios.par_iter().map(|scenario| replay(scenario, &sources[scenario.workload])).collect()
+/// Puts the requests that the application's stages of a policy send in place of those of the trace, once for all scenarios
+/// with the same stages. Why a scenario's stages cannot act, where they cannot.
+fn edit_all(sources: &mut Vec<Source>, scenarios: &mut [Scenario]) -> Vec<Option<Error>> {
+    let mut made: BTreeMap<(usize, String), usize> = BTreeMap::new();
+    let mut refused = vec![None; scenarios.len()];
+    for (scenario, refused) in scenarios.iter_mut().zip(&mut refused) {
+        let Some(stages) = scenario.policy.edits_name() else { continue };
+        let key = (scenario.workload, stages);
+        if let Some(&known) = made.get(&key) {
+            scenario.workload = known;
+            continue;
+        }
+        match edit(&scenario.policy, &sources[scenario.workload], scenario.workload) {
+            Ok(source) => {
+                sources.push(source);
+                scenario.workload = sources.len() - 1;
+                made.insert(key, scenario.workload);
+            }
+            Err(error) => *refused = Some(error),
+        }
+    }
+    refused
+}
+
+fn replay_all(sources: &[Source], scenarios: &[Scenario], refused: &[Option<Error>]) -> Vec<Result<Found>> {
+    let each = scenarios.par_iter().zip(refused);
+    each.map(|(scenario, refused)| match refused {
+        Some(error) => Err(error.clone()),
+        None => replay(scenario, &sources[scenario.workload]),
+    })
+    .collect()
+}
+
+/// Replays variations for their sums alone.
+fn toll_all(sources: &[Source], variations: &[Scenario], refused: &[Option<Error>]) -> Vec<Result<Toll>> {
+    let each = variations.par_iter().zip(refused);
+    each.map(|(scenario, refused)| match refused {
+        Some(error) => Err(error.clone()),
+        None => toll_of(scenario, &sources[scenario.workload]),
+    })
+    .collect()
 }
 
 /// Says what failed and what is overloaded.

@@ -6,9 +6,10 @@ use arrow::array::RecordBatch;
 
 use super::stacking::{self, FACTORS, Part, baseline_of, differences, key, with_more, with_parts};
 use super::toll::{BOOTHS, Toll, toll};
-use super::{Run, Scenario};
+use super::{Run, Scenario, Source};
 use crate::error::Result;
 use crate::machine::Resource;
+use crate::policy::Floor;
 use crate::schema::balance::{LEDGER, SPEC, STACKING, STACKING_SHARES};
 use crate::schema::{Cell, Table, batch_of_rows};
 
@@ -44,19 +45,20 @@ pub(super) fn tables(run: &Run<'_>) -> Result<Vec<(&'static Table, Vec<RecordBat
             Ok(toll(scenario, found, &run.sources[scenario.workload].workload))
         })
         .collect();
-    let pairs = run.scenarios.iter().zip(&own).chain(run.variations.iter().zip(run.tolls));
+    let [scenarios, variations] = [run.scenarios, run.variations].map(|scenarios| as_asked(scenarios, run.sources));
+    let pairs = scenarios.iter().zip(&own).chain(variations.iter().zip(run.tolls));
     let tolls = Tolls { known: pairs.map(|(scenario, toll)| (key(scenario), toll)).collect() };
     let (mut ledger, mut stacking, mut shares, mut spec) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    if let Some(baseline) = baseline_of(run.scenarios) {
-        for (at, scenario) in run.scenarios.iter().enumerate().filter(|(at, _)| *at != baseline) {
-            let base = &run.scenarios[baseline];
+    if let Some(baseline) = baseline_of(&scenarios) {
+        for (at, scenario) in scenarios.iter().enumerate().filter(|(at, _)| *at != baseline) {
+            let base = &scenarios[baseline];
             let Some(parts) = differences(base, scenario).filter(|parts| !parts.is_empty()) else { continue };
             let apart = Apart::new(&tolls, base, scenario, parts);
             ledger.extend(ledger_rows(at as u32, &apart));
             stacking.extend(stacking_rows(at as u32, &apart));
             shares.extend(share_rows(at as u32, &apart));
         }
-        spec.extend(spec_rows(baseline as u32, &run.scenarios[baseline], &tolls));
+        spec.extend(spec_rows(baseline as u32, &scenarios[baseline], &tolls));
     }
     Ok(vec![
         (&LEDGER, vec![batch_of_rows(&LEDGER, &ledger)?]),
@@ -64,6 +66,17 @@ pub(super) fn tables(run: &Run<'_>) -> Result<Vec<(&'static Table, Vec<RecordBat
         (&STACKING_SHARES, vec![batch_of_rows(&STACKING_SHARES, &shares)?]),
         (&SPEC, vec![batch_of_rows(&SPEC, &spec)?]),
     ])
+}
+
+/// The scenarios as they were asked for: on the trace's own requests, of which the application's stages made others.
+fn as_asked(scenarios: &[Scenario], sources: &[Source]) -> Vec<Scenario> {
+    let asked = |scenario: &Scenario| {
+        let mut asked = scenario.clone();
+        let edited = sources.get(scenario.workload).and_then(|source| source.edited.as_ref());
+        asked.workload = edited.map_or(scenario.workload, |(origin, _)| *origin);
+        asked
+    };
+    scenarios.iter().map(asked).collect()
 }
 
 /// A scenario taken apart.
@@ -234,8 +247,8 @@ fn adaptation(apart: &Apart<'_>, floor: &str, known: Option<(&Toll, &Toll)>) -> 
 }
 
 /// Whether a stage acts on what enters the context.
-fn is_application(_kind: &crate::policy::Kind) -> bool {
-    false
+fn is_application(kind: &crate::policy::Kind) -> bool {
+    kind.floor == Floor::Application
 }
 
 fn stacking_rows(at: u32, apart: &Apart<'_>) -> Vec<Vec<Cell>> {

@@ -43,6 +43,7 @@ impl Part {
     /// The part that a stage belongs to.
     fn of(floor: Floor) -> Self {
         match floor {
+            Floor::Application => Self::Application,
             Floor::Selection | Floor::Merging | Floor::Recovery => Self::Selection,
             Floor::Format => Self::Format,
         }

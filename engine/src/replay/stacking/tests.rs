@@ -90,7 +90,12 @@ fn each_replay_is_wanted_once_and_none_that_is_there() {
 /// The toll of a replay holds the sums of its stretches, and more bandwidth lowers it.
 #[test]
 fn a_toll_sums_the_stretches() {
-    let source = Source { workload: toy_workload(&[(0, 200, 40, 0), (10, 255, 20, 1)]), steps: Vec::new() };
+    let source = Source {
+        workload: toy_workload(&[(0, 200, 40, 0), (10, 255, 20, 1)]),
+        steps: Vec::new(),
+        trace: None,
+        edited: None,
+    };
     let base = scenario("baseline", "full", "h100");
     let found = replay(&base, &source).unwrap();
     let paid = toll::toll(&base, &found, &source.workload);
