@@ -59,7 +59,7 @@ fn serve_and_tabulate(bencher: divan::Bencher<'_, '_>) {
             found: &found,
             errors: &[],
             organisation: &[],
-            tariffs: &[],
+            api_prices: &[],
         })
         .expect("tables")
     });

@@ -6,6 +6,7 @@
 use arrow::array::RecordBatch;
 
 use super::{Found, Mode, Run, Scenario, Source};
+use crate::api::ApiPrices;
 use crate::cache::{self, Trace as Accesses, trace::Sessions};
 use crate::error::Result;
 use crate::model::Certainty;
@@ -18,7 +19,6 @@ use crate::serving::Rules;
 use crate::session::reuse::found_tokens;
 use crate::session::toll::{ByTurn, alone, break_even, break_even_by_formula, by_turn, charged, extra_of, own_rates};
 use crate::session::{Trace, memory, span};
-use crate::tariff::Tariff;
 use crate::workload::Workload;
 
 /// Rules for the KV of idle sessions that are compared.
@@ -55,7 +55,7 @@ pub(super) fn tables(
     Ok(vec![
         each(&SESSION_TURNS, &|pair| Ok(turns(pair)))?,
         each(&CONTEXT_EDITS, &|pair| Ok(edits(pair)))?,
-        each(&SESSION_COSTS, &|pair| Ok(costs(pair, run.tariffs)))?,
+        each(&SESSION_COSTS, &|pair| Ok(costs(pair, run.api_prices)))?,
         each(&SESSION_SPAN, &|pair| Ok(spans(pair, baseline)))?,
         each(&SESSION_MEMORY, &|pair| Ok(memories(pair)))?,
         each(&SESSION_KEEPING, &keeping)?,
@@ -175,7 +175,7 @@ struct Bill {
     certainty: Certainty,
 }
 
-fn costs(pair: &Pair<'_>, tariffs: &[Tariff]) -> Vec<Vec<Cell>> {
+fn costs(pair: &Pair<'_>, tariffs: &[ApiPrices]) -> Vec<Vec<Cell>> {
     let mut bills = own_bills(pair);
     for tariff in tariffs {
         bills.extend(tariff_bills(pair, tariff));
@@ -199,7 +199,7 @@ fn first_actions<'a>(pair: &Pair<'a>) -> Vec<Option<&'a Effect>> {
     first
 }
 
-fn tariff_bills(pair: &Pair<'_>, tariff: &Tariff) -> Vec<Bill> {
+fn tariff_bills(pair: &Pair<'_>, tariff: &ApiPrices) -> Vec<Bill> {
     let ((recorded, requests), (served, workload)) = (pair.recorded, pair.served);
     let lives = [("warm", Some(None)), ("life", Some(Some(tariff.life_ns))), ("cold", None)];
     lives

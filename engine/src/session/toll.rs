@@ -9,16 +9,16 @@
 //! was taken out is saved in every turn from then on, the first one included.
 
 use super::{Role, Trace};
+use crate::api::ApiPrices;
 use crate::cost::Plan;
 use crate::policy::Keep;
 use crate::policy::application::Effect;
 use crate::serving::{Fate, Rules, serve};
-use crate::tariff::Tariff;
 use crate::workload::{LONGEST_NS, Workload};
 
 /// What each request costs by tariff, nano-dollars; `found` are the prompt tokens that the cache has, `None` without a
 /// cache, where input is charged in full.
-pub fn charged(tariff: &Tariff, workload: &Workload, found: Option<&[u32]>) -> Vec<i64> {
+pub fn charged(tariff: &ApiPrices, workload: &Workload, found: Option<&[u32]>) -> Vec<i64> {
     let each = |at: usize| {
         let (prompt, output) = (i64::from(workload.prompt[at]), i64::from(workload.output[at]));
         let input = match found {

@@ -9,8 +9,8 @@ use crate::session::span::{Ages, ages, most_tokens, prompts, slope, turns_until}
 use crate::test_kit::{Told, told_sessions, toy_plan};
 
 /// Input 5, cached 0.5, written 6.25, output 25 dollars per million tokens.
-fn tariff() -> Tariff {
-    Tariff {
+fn tariff() -> ApiPrices {
+    ApiPrices {
         name: "test".to_owned(),
         title: String::new(),
         date: String::new(),
