@@ -60,6 +60,10 @@ fn serve_and_tabulate(bencher: divan::Bencher<'_, '_>) {
             errors: &[],
             organisation: &[],
             api_prices: &[],
+            variations: &[],
+            tolls: &[],
+            books: &[],
+            validation: &[],
         })
         .expect("tables")
     });
