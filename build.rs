@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
 /// The folders, the extension that counts in each, and the list that they become.
-const FOLDERS: [(&str, &str, &str); 6] = [
+const FOLDERS: [(&str, &str, &str); 7] = [
     ("QUERIES", "queries", "sql"),
     ("MODELS", "presets/model", "toml"),
     ("MACHINES", "presets/machine", "toml"),
+    ("FABRICS", "presets/fabric", "toml"),
     ("PRICES", "presets/prices", "toml"),
     ("ACCURACY", "presets/accuracy", "toml"),
     ("TEMPLATES", "templates", "html"),

@@ -4,6 +4,7 @@
 //! may replay scenarios on many threads and puts the results together in the scenarios' order.
 
 mod demand;
+pub mod hierarchy;
 mod metrics;
 mod tables;
 mod usage;

@@ -6,6 +6,7 @@
 
 pub mod canonical;
 pub mod captured;
+pub mod hierarchy;
 pub mod result;
 
 use std::sync::Arc;
@@ -174,6 +175,16 @@ pub static ALL: &[&Table] = &[
     &result::TIER_USAGE,
     &result::LINK_USAGE,
     &result::MISS_RATIO,
+    &hierarchy::BLOCKS,
+    &hierarchy::GAPS,
+    &hierarchy::BLOCK_SIZES,
+    &hierarchy::FETCHES,
+    &hierarchy::FETCH_TOTALS,
+    &hierarchy::ATTENTION_READS,
+    &hierarchy::NEAR_SIZES,
+    &hierarchy::DESK,
+    &hierarchy::YIELDS,
+    &hierarchy::COPIES,
     &result::METRICS,
     &result::METRIC_DEFS,
     &result::MODELS,

@@ -1,5 +1,6 @@
 //! `kvtoll replay`: stored requests under policies, on machines.
 
+pub(super) mod below;
 pub(super) mod sources;
 
 use std::collections::BTreeMap;
@@ -14,6 +15,7 @@ use engine::policy::{ErrorBudget, Measured, Stack};
 use engine::recording::Recording;
 use engine::replay::{Found, Mode, Run, Scenario, Source, replay, tables};
 use engine::schema::canonical::SOURCES;
+use engine::schema::hierarchy::ATTENTION_READS;
 use engine::schema::result::MISS_RATIO;
 use engine::serving::Fate;
 use rayon::prelude::*;
@@ -207,9 +209,15 @@ pub(crate) fn carry_out(store: &mut Store, wanted: &Wanted) -> Result<Option<Don
         errors: &errors,
         organisation: &organisation,
     };
+    let below = below::tables(store, &run)?;
+    let attention = pool.install(|| super::cache::below::attention(store)).unwrap_or_else(|error| {
+        talk::warn(&format!("where attention's mass is cannot be told: {error}"));
+        Vec::new()
+    });
     let mut transaction = store.begin();
     transaction.write_run(&id, &MISS_RATIO, &curves)?;
-    for (table, batches) in tables(&run)? {
+    transaction.write_run(&id, &ATTENTION_READS, &attention)?;
+    for (table, batches) in tables(&run)?.into_iter().chain(below) {
         transaction.write_run(&id, table, &batches)?;
     }
     transaction.commit()?;

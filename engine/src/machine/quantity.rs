@@ -14,9 +14,13 @@ pub(crate) enum Quantity {
     Chips,
     Price,
     Power,
+    BitEnergy,
+    Days,
 }
 
 const PERCENT: Unit = Unit { what: "share", suffixes: &[("%", 0.01)] };
+const BIT_ENERGY: Unit = Unit { what: "energy per bit", suffixes: &[("pJ/bit", 1.0)] };
+const DAYS: Unit = Unit { what: "amount of work", suffixes: &[("days", 1.0)] };
 const CHIPS: Unit = Unit { what: "number of chips", suffixes: &[("chips", 1.0)] };
 
 impl Quantity {
@@ -30,6 +34,8 @@ impl Quantity {
             ("chips", Self::Chips),
             ("usd_per_accelerator_hour", Self::Price),
             ("w_per_accelerator", Self::Power),
+            ("pj_per_bit", Self::BitEnergy),
+            ("_days", Self::Days),
         ];
         suffixes.iter().find(|(suffix, _)| name.ends_with(suffix)).map_or(Self::Ratio, |(_, quantity)| *quantity)
     }
@@ -45,6 +51,8 @@ impl Quantity {
             Self::Chips => "chips",
             Self::Price => "USD/h",
             Self::Power => "W",
+            Self::BitEnergy => "pJ/bit",
+            Self::Days => "days",
         }
     }
 
@@ -59,6 +67,8 @@ impl Quantity {
             Self::Chips => &CHIPS,
             Self::Price => &unit::PRICE,
             Self::Power => &unit::POWER,
+            Self::BitEnergy => &BIT_ENERGY,
+            Self::Days => &DAYS,
         }
     }
 
@@ -91,7 +101,7 @@ impl Quantity {
     pub(crate) fn check(self, value: f64) -> Result<f64> {
         let (fits, expected) = match self {
             Self::Flops | Self::Bandwidth | Self::Power => (value > 0.0, "more than 0"),
-            Self::Bytes | Self::Time | Self::Price => (value >= 0.0, "at least 0"),
+            Self::Bytes | Self::Time | Self::Price | Self::BitEnergy | Self::Days => (value >= 0.0, "at least 0"),
             Self::Ratio => (value > 0.0 && value <= 1.0, "a ratio above 0 and up to 1"),
             Self::Chips => (value >= 1.0 && value.fract() == 0.0, "a whole number of chips"),
         };
