@@ -4,6 +4,7 @@
 //! may replay scenarios on many threads and puts the results together in the scenarios' order.
 
 mod demand;
+pub mod equal_cost;
 pub mod hierarchy;
 mod metrics;
 mod tables;

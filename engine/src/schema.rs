@@ -185,6 +185,7 @@ pub static ALL: &[&Table] = &[
     &hierarchy::DESK,
     &hierarchy::YIELDS,
     &hierarchy::COPIES,
+    &hierarchy::EQUAL_COST,
     &result::METRICS,
     &result::METRIC_DEFS,
     &result::MODELS,

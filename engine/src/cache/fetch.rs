@@ -155,6 +155,12 @@ pub struct Found {
     pub span_ns: i64,
     /// Instances, each with ways of its own.
     pub instances: u32,
+    /// What computing the rest of each prompt takes, ns, all requests together.
+    pub prefill_ns: f64,
+    /// Until the last fetch of each request is done, ns, all requests together.
+    pub fetch_ns: f64,
+    /// Tokens of prompts that were found, near or far.
+    pub found_tokens: u64,
 }
 
 impl Found {
@@ -164,6 +170,9 @@ impl Found {
         self.block_bytes = other.block_bytes;
         self.span_ns = self.span_ns.max(other.span_ns);
         self.instances += other.instances;
+        self.prefill_ns += other.prefill_ns;
+        self.fetch_ns += other.fetch_ns;
+        self.found_tokens += other.found_tokens;
         let counts = &mut self.counts;
         counts.accesses += other.counts.accesses;
         counts.misses += other.counts.misses;
@@ -187,6 +196,9 @@ struct Judge<'a> {
     span_ns: i64,
     /// Places up to which the present request could fetch.
     cuts: Vec<Cut>,
+    prefill_ns: f64,
+    fetch_ns: f64,
+    found_tokens: u64,
 }
 
 /// The place behind a run that would be fetched.
@@ -219,12 +231,32 @@ pub fn judge(hierarchy: &Hierarchy, trace: &Trace<'_>, terms: Terms<'_>) -> Resu
         ));
     }
     let free = vec![0.0; farther];
-    let mut judge = Judge { terms, token_bytes, free, runs: Vec::new(), request: 0, span_ns: 0, cuts: Vec::new() };
+    let mut judge = Judge {
+        terms,
+        token_bytes,
+        free,
+        runs: Vec::new(),
+        request: 0,
+        span_ns: 0,
+        cuts: Vec::new(),
+        prefill_ns: 0.0,
+        fetch_ns: 0.0,
+        found_tokens: 0,
+    };
     let counts = replay_asking(hierarchy, trace, &mut |request, nearest, fetched| {
         judge.request(request, nearest, fetched);
     })?;
     let block_bytes = token_bytes.saturating_mul(u64::from(trace.unit_tokens()));
-    Ok(Found { runs: judge.runs, counts, block_bytes, span_ns: judge.span_ns, instances: 1 })
+    Ok(Found {
+        runs: judge.runs,
+        counts,
+        block_bytes,
+        span_ns: judge.span_ns,
+        instances: 1,
+        prefill_ns: judge.prefill_ns,
+        fetch_ns: judge.fetch_ns,
+        found_tokens: judge.found_tokens,
+    })
 }
 
 impl Judge<'_> {
@@ -299,7 +331,10 @@ impl Judge<'_> {
                     .map(|(_, cut)| *cut)
             }
         };
-        let Some(Cut { block, runs, .. }) = best else { return };
+        let Some(Cut { block, runs, done_ns }) = best else { return };
+        self.prefill_ns += self.prefill(request, block);
+        self.fetch_ns += done_ns;
+        self.found_tokens += u64::from(self.token_at(request, block));
         for run in self.runs.iter_mut().skip(begin).take(runs) {
             run.is_fetched = true;
             let link = &mut self.free[run.tier as usize - 1];

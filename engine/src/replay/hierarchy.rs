@@ -139,7 +139,7 @@ fn worth(scenario: &Scenario, found: &Found, workload: &Workload, gaps: &[Gap]) 
 }
 
 /// Blocks that the KV memory of an instance holds.
-fn near_blocks(found: &Found, workload: &Workload) -> usize {
+pub(super) fn near_blocks(found: &Found, workload: &Workload) -> usize {
     let block = found.plan.growing_bytes().saturating_mul(u64::from(workload.unit_tokens));
     found
         .plan
@@ -148,16 +148,20 @@ fn near_blocks(found: &Found, workload: &Workload) -> usize {
         .map_or(usize::MAX, |blocks| usize::try_from(blocks).unwrap_or(usize::MAX))
 }
 
+/// The near cache with so many blocks.
+pub(super) fn near(capacity: usize) -> Result<Tier> {
+    Ok(Tier { name: "hbm".to_owned(), rule: Rule::parse(NEAR)?, capacity, admit: 0, fetch_blocks: 0 })
+}
+
 /// The near cache with one tier below it.
-fn below(found: &Found, workload: &Workload, reach: &Reach) -> Result<Hierarchy> {
+pub(super) fn below(found: &Found, workload: &Workload, reach: &Reach) -> Result<Hierarchy> {
     let block = found.plan.growing_bytes() as f64 * f64::from(workload.unit_tokens);
     let distinct = workload.distinct_units as usize;
     let far = reach.capacity_bytes.map_or(distinct, |bytes| ((bytes / block) as usize).min(distinct));
-    let tier = |name: &str, rule: &str, capacity: usize| -> Result<Tier> {
-        Ok(Tier { name: name.to_owned(), rule: Rule::parse(rule)?, capacity, admit: 0, fetch_blocks: 0 })
-    };
+    let (name, rule) = (reach.way.name.clone(), Rule::parse("lru")?);
+    let far = Tier { name, rule, capacity: far, admit: 0, fetch_blocks: 0 };
     Ok(Hierarchy {
-        tiers: vec![tier("hbm", NEAR, near_blocks(found, workload).min(distinct))?, tier(&reach.way.name, "lru", far)?],
+        tiers: vec![near(near_blocks(found, workload).min(distinct))?, far],
         inclusion: Inclusion::Inclusive,
         write: Write::Through,
         frequency: Frequency::Uses,
@@ -165,7 +169,7 @@ fn below(found: &Found, workload: &Workload, reach: &Reach) -> Result<Hierarchy>
 }
 
 /// Judges the requests of each instance on tiers of its own.
-fn by_instance(
+pub(super) fn by_instance(
     workload: &Workload,
     scenario: &Scenario,
     hierarchy: &Hierarchy,

@@ -278,3 +278,37 @@ pub static COPIES: Table = Table {
         maybe("copies_bytes", U64, "bytes", "What they take; null without a model."),
     ],
 };
+
+/// Equal cost.
+pub static EQUAL_COST: Table = Table {
+    name: "equal_cost",
+    doc: "a hierarchy or a fabric that costs the same dollars per hour as others: what it serves for them, and why",
+    scope: Scope::Run,
+    columns: &[
+        known("scenario_id", U32, "", "The scenario whose model, machine, requests and price are taken."),
+        known("kind", Text, "", "hierarchy (memories below the accelerators' own) or fabric (links between them)."),
+        known("traffic", Text, "", "The traffic: arrivals as a multiple of the scenario's, or requests in flight."),
+        known("traffic_level", F64, "", "The same as a number."),
+        known("option", Text, "", "What the money is spent on."),
+        known("sizes", Text, "", "The best sizes of those that were tried."),
+        known("usd_per_hour", F64, "USD/h", "The money: the price of the scenario's accelerators."),
+        known(
+            "unit_usd_per_hour",
+            F64,
+            "USD/h",
+            "Price of an instance with its memories, or of an accelerator with its links.",
+        ),
+        known("units", F64, "", "How many the money buys, parts counted."),
+        known(
+            "served_per_hour",
+            F64,
+            "1/h",
+            "Requests (hierarchy) or output tokens (fabric) that they serve in an hour, fully loaded.",
+        ),
+        maybe("of_best_ratio", F64, "ratio", "This over that of the best option for the traffic."),
+        known("latency_ns", I64, "ns", "Mean fetch and prefill of a request, or the time of a step."),
+        known("is_best", Bool, "", "Whether no option serves more for the money."),
+        known("why", Text, "", "What decides."),
+        known("certainty", Text, "", "The least certain input: prices of memory and links are assumed."),
+    ],
+};
