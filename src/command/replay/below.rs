@@ -6,6 +6,8 @@ use arrow::array::RecordBatch;
 use engine::cache::asset_tables;
 use engine::cache::trace::Sessions;
 use engine::error::Result;
+use engine::fabric::Fabric;
+use engine::replay::equal_cost;
 use engine::replay::hierarchy::{self, Subject};
 use engine::replay::{Found, Run, Scenario};
 use engine::schema::Table;
@@ -13,7 +15,26 @@ use engine::schema::canonical::REQUESTS;
 use engine::workload::Workload;
 use rayon::prelude::*;
 
+use crate::embedded;
+use crate::scenario::load_fabric;
 use crate::store::Store;
+
+/// What the baseline's money would do on other hierarchies and fabrics; the fabrics are those of which the price is known.
+/// Without rows where the baseline failed.
+pub(super) fn equal_cost(run: &Run<'_>) -> Result<Vec<RecordBatch>> {
+    let fabrics: Result<Vec<Fabric>> = embedded::FABRICS.iter().map(|(name, _)| load_fabric(name)).collect();
+    let fabrics: Vec<Fabric> =
+        fabrics?.into_iter().filter(|fabric| fabric.usd_per_accelerator_hour().is_some()).collect();
+    let mut rows = Vec::new();
+    for (number, (scenario, found)) in run.scenarios.iter().zip(run.found).enumerate() {
+        if let (true, Ok(found)) = (scenario.is_baseline, found) {
+            let workload = &run.sources[scenario.workload].workload;
+            let subject = equal_cost::Subject { number: number as u32, scenario, found, workload, fabrics: &fabrics };
+            rows.push(equal_cost::table(&subject)?);
+        }
+    }
+    Ok(rows)
+}
 
 /// Kinds and tenants of the requests.
 pub(in crate::command) fn labels(
