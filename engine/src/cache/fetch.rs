@@ -210,6 +210,8 @@ struct Cut {
     runs: usize,
     /// When all fetches up to here are done, ns from the arrival.
     done_ns: f64,
+    /// What computing the rest of the prompt takes, ns.
+    rest_ns: f64,
 }
 
 /// Replays a trace on tiers, and judges every run that lies in a farther one.
@@ -264,10 +266,10 @@ impl Judge<'_> {
     fn request(&mut self, request: &Request<'_>, nearest: &[Option<usize>], fetched: &mut [bool]) {
         let begin = self.runs.len();
         self.span_ns = self.span_ns.max(request.time_ns);
-        self.cuts.clear();
-        self.cuts.push(Cut { block: 0, runs: 0, done_ns: 0.0 });
         let (mut at, mut is_whole, mut done) = (0, true, 0.0_f64);
         let mut prefill = self.prefill(request, 0);
+        self.cuts.clear();
+        self.cuts.push(Cut { block: 0, runs: 0, done_ns: 0.0, rest_ns: prefill });
         // When each way is free again, and when this request's own last fetch over it ends.
         let (mut free, mut own) = (self.free.clone(), vec![request.time_ns as f64; self.free.len()]);
         for run in nearest.chunk_by(|a, b| a == b) {
@@ -308,7 +310,7 @@ impl Judge<'_> {
                 prefill = rest;
             }
             if is_whole {
-                self.cuts.push(Cut { block: end, runs: self.runs.len() - begin, done_ns: done });
+                self.cuts.push(Cut { block: end, runs: self.runs.len() - begin, done_ns: done, rest_ns: prefill });
             }
         }
         self.settle(request, (begin, nearest), fetched);
@@ -320,7 +322,7 @@ impl Judge<'_> {
         let best = match self.terms.decide {
             Decide::Always => self.cuts.last().copied(),
             Decide::BreakEven => {
-                let total = |cut: &Cut| cut.done_ns + self.prefill(request, cut.block);
+                let total = |cut: &Cut| cut.done_ns + cut.rest_ns;
                 let mut costs = self.cuts.iter().map(|cut| (total(cut), cut));
                 let first = costs.next();
                 costs
@@ -331,8 +333,8 @@ impl Judge<'_> {
                     .map(|(_, cut)| *cut)
             }
         };
-        let Some(Cut { block, runs, done_ns }) = best else { return };
-        self.prefill_ns += self.prefill(request, block);
+        let Some(Cut { block, runs, done_ns, rest_ns }) = best else { return };
+        self.prefill_ns += rest_ns;
         self.fetch_ns += done_ns;
         self.found_tokens += u64::from(self.token_at(request, block));
         for run in self.runs.iter_mut().skip(begin).take(runs) {
