@@ -22,6 +22,7 @@ pub mod schema;
 pub mod serving;
 pub mod session;
 pub mod surface;
+pub mod tariff;
 pub mod unit;
 pub mod workload;
 

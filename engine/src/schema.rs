@@ -4,6 +4,7 @@
 //! the column names (`_ns`, `_bytes`, `_tokens`, `_ratio`); unknown is null, never a sentinel; hashes are u64 from end to
 //! end; list children are named `element` and are not null.
 
+pub mod balance;
 pub mod canonical;
 pub mod captured;
 pub mod hierarchy;
@@ -192,6 +193,12 @@ pub static ALL: &[&Table] = &[
     &result::MACHINES,
     &result::TIERS,
     &result::PRICES,
+    &balance::PROMISES,
+    &balance::LEDGER,
+    &balance::STACKING,
+    &balance::STACKING_SHARES,
+    &balance::SPEC,
+    &balance::VALIDATION,
 ];
 
 /// The table of this name.

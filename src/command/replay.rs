@@ -12,8 +12,9 @@ use engine::cost::BLOCK_TOKENS;
 use engine::error::{Error, Result};
 use engine::model::Model;
 use engine::policy::{ErrorBudget, Measured, Stack};
+use engine::prices::PriceBook;
 use engine::recording::Recording;
-use engine::replay::{Found, Mode, Run, Scenario, Source, edit, replay, tables};
+use engine::replay::{Found, Mode, Run, Scenario, Source, Toll, edit, replay, tables, toll_of, variations};
 use engine::schema::canonical::SOURCES;
 use engine::schema::hierarchy::{ATTENTION_READS, EQUAL_COST};
 use engine::schema::result::MISS_RATIO;
@@ -26,9 +27,9 @@ use super::cache::curve;
 use super::recorded::{self, Way};
 use super::{Exit, print, talk};
 use crate::output::Format;
-use crate::scenario::{Spec, product, read};
-use crate::sql;
+use crate::scenario::{Spec, load_prices, product, read};
 use crate::store::Store;
+use crate::{embedded, scenario, shipped, sql};
 
 /// Decode steps per row of `attention_error`.
 const ERROR_STEPS: u32 = 32;
@@ -58,6 +59,9 @@ pub struct Wanted {
     /// A TOML file of scenarios, instead of the flags above
     #[arg(long, value_name = "FILE.toml", conflicts_with_all = ["model", "policy", "machine"])]
     pub scenarios: Option<PathBuf>,
+    /// The baseline and the four routes that ship: LPX, TurboQuant, memory, and all of them; see `kvtoll list routes`
+    #[arg(long, conflicts_with_all = ["policy", "machine", "scenarios"])]
+    pub routes: bool,
     /// The source to replay: format, file name or number
     #[arg(long, value_name = "SOURCE")]
     pub workload: Option<String>,
@@ -79,6 +83,9 @@ pub struct Wanted {
     /// A price book; see `kvtoll list prices`
     #[arg(long, value_name = "BOOK")]
     pub prices: Option<String>,
+    /// A book of token prices by the promise kept; see `kvtoll list tariffs`
+    #[arg(long, value_name = "BOOK")]
+    pub tariff: Option<String>,
     /// The serving engine's rules; see `kvtoll list engines`
     #[arg(long, value_name = "ENGINE")]
     pub engine: Option<String>,
@@ -106,6 +113,7 @@ impl Wanted {
         for (flag, values) in [("model", &self.model), ("policy", &self.policy), ("machine", &self.machine)] {
             words.extend(values.iter().map(|value| format!("--{flag} {}", quoted(value))));
         }
+        words.extend(self.routes.then(|| "--routes".to_owned()));
         words.extend(self.scenarios.iter().map(|path| format!("--scenarios {}", quoted(&path.to_string_lossy()))));
         for (flag, value) in [
             ("workload", &self.workload),
@@ -113,6 +121,7 @@ impl Wanted {
             ("rate", &self.rate),
             ("weights", &self.weights),
             ("prices", &self.prices),
+            ("tariff", &self.tariff),
             ("engine", &self.engine),
             ("error-budget", &self.error_budget),
         ] {
@@ -196,10 +205,16 @@ pub(crate) fn carry_out(store: &mut Store, wanted: &Wanted) -> Result<Option<Don
         talk::warn(&format!("the recordings of the store cannot be used, so no error is known: {error}"));
         Default::default()
     });
+    let variations = variations(&scenarios);
     let bar = talk::bar(None);
-    bar.set_message(format!("replaying {} scenarios", scenarios.len()));
+    bar.set_message(format!("replaying {} scenarios and {} variations", scenarios.len(), variations.len()));
+    // Equal stages send the same requests, whether a scenario or a variation has them.
+    let count = scenarios.len();
+    scenarios.extend(variations);
     let refused = edit_all(&mut sources, &mut scenarios);
-    let mut found = pool.install(|| replay_all(&sources, &scenarios, &refused));
+    let variations = scenarios.split_off(count);
+    let mut found = pool.install(|| replay_all(&sources, &scenarios, &refused[..count]));
+    let tolls = pool.install(|| toll_all(&sources, &variations, &refused[count..]));
     if let Some(budget) = &budget {
         gate(budget, &errors, &scenarios, &mut found);
     }
@@ -214,6 +229,10 @@ pub(crate) fn carry_out(store: &mut Store, wanted: &Wanted) -> Result<Option<Don
         found: &found,
         errors: &errors,
         organisation: &organisation,
+        variations: &variations,
+        tolls: &tolls,
+        books: &every_book()?,
+        validation: &shipped::validation()?,
     };
     let below = below::tables(store, &run)?;
     let attention = pool.install(|| super::cache::below::attention(store)).unwrap_or_else(|error| {
@@ -232,6 +251,11 @@ pub(crate) fn carry_out(store: &mut Store, wanted: &Wanted) -> Result<Option<Don
     Ok(Some(Done { exit: tell(&sources, &scenarios, &found), run: id }))
 }
 
+/// Every price book that ships, to compare owning with renting.
+fn every_book() -> Result<Vec<PriceBook>> {
+    embedded::PRICES.iter().map(|(name, _)| load_prices(name)).collect()
+}
+
 fn specs(wanted: &Wanted) -> Result<Vec<Spec>> {
     let common = Spec {
         workload: wanted.workload.clone(),
@@ -242,11 +266,21 @@ fn specs(wanted: &Wanted) -> Result<Vec<Spec>> {
         instances: wanted.instances,
         weights: wanted.weights.clone(),
         prices: wanted.prices.clone(),
+        tariff: wanted.tariff.clone(),
         ..Spec::default()
     };
     match &wanted.scenarios {
         // What is typed beside a file holds for all of its scenarios.
         Some(path) => Ok(read(path)?.into_iter().map(|spec| common.clone().over(&spec)).collect()),
+        None if wanted.routes => {
+            let model = match &wanted.model[..] {
+                [] => None,
+                [model] => Some(model.clone()),
+                _ => return Err(Error::usage("expected one `--model` with `--routes`, found several")),
+            };
+            let common = Spec { model, ..common };
+            Ok(scenario::routes()?.into_iter().map(|spec| common.clone().over(&spec)).collect())
+        }
         None => Ok(product(&common, &wanted.model, &wanted.policy, &wanted.machine)),
     }
 }
@@ -312,11 +346,12 @@ fn run_id(
         }
     }
     for scenario in scenarios {
-        let Scenario { name, is_baseline, model, machine, mode, rules, rate, parallel, dtype, prices, .. } = scenario;
+        let Scenario { name, is_baseline, model, machine, mode, rules, rate, parallel, dtype, prices, tariff, .. } =
+            scenario;
         let (workload, policy) = (&sources[scenario.workload].workload.name, scenario.policy.name());
         // The stack goes in by its canonical name: its stages hold addresses of functions.
         hash.update(format!("{name:?} {is_baseline} {workload:?} {model:?} {policy} {machine:?} {mode:?} "));
-        hash.update(format!("{rules:?} {rate:?} {parallel:?} {dtype:?} {prices:?}\n"));
+        hash.update(format!("{rules:?} {rate:?} {parallel:?} {dtype:?} {prices:?} {tariff:?}\n"));
     }
     if let Some(budget) = budget {
         hash.update(format!("{budget}\n"));
@@ -474,6 +509,16 @@ fn replay_all(sources: &[Source], scenarios: &[Scenario], refused: &[Option<Erro
     each.map(|(scenario, refused)| match refused {
         Some(error) => Err(error.clone()),
         None => replay(scenario, &sources[scenario.workload]),
+    })
+    .collect()
+}
+
+/// Replays variations for their sums alone.
+fn toll_all(sources: &[Source], variations: &[Scenario], refused: &[Option<Error>]) -> Vec<Result<Toll>> {
+    let each = variations.par_iter().zip(refused);
+    each.map(|(scenario, refused)| match refused {
+        Some(error) => Err(error.clone()),
+        None => toll_of(scenario, &sources[scenario.workload]),
     })
     .collect()
 }
