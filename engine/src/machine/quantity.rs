@@ -126,7 +126,9 @@ impl Quantity {
     pub(crate) fn check(self, value: f64) -> Result<f64> {
         let (fits, expected) = match self {
             Self::Flops | Self::Bandwidth | Self::Power | Self::Years => (value > 0.0, "more than 0"),
-            Self::Bytes | Self::Time | Self::Price | Self::TokenPrice | Self::BitEnergy | Self::Days => (value >= 0.0, "at least 0"),
+            Self::Bytes | Self::Time | Self::Price | Self::TokenPrice | Self::BitEnergy | Self::Days => {
+                (value >= 0.0, "at least 0")
+            }
             Self::EnergyPrice | Self::MemoryPrice | Self::Money => (value >= 0.0, "at least 0"),
             Self::Factor => (value >= 1.0, "at least 1"),
             Self::Ratio => (value > 0.0 && value <= 1.0, "a ratio above 0 and up to 1"),
