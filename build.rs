@@ -9,6 +9,7 @@ const FOLDERS: [(&str, &str, &str); 9] = [
     ("QUERIES", "queries", "sql"),
     ("MODELS", "presets/model", "toml"),
     ("MACHINES", "presets/machine", "toml"),
+    ("FABRICS", "presets/fabric", "toml"),
     ("PRICES", "presets/prices", "toml"),
     ("TARIFFS", "presets/tariff", "toml"),
     ("APIS", "presets/api", "toml"),

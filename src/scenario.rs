@@ -6,6 +6,7 @@ use std::path::Path;
 use engine::api::{self, ApiPrices};
 use engine::cost::Parallel;
 use engine::error::{Error, Result, unknown};
+use engine::fabric::{self, Fabric};
 use engine::machine::{self, Machine};
 use engine::model::{self, Model, WeightDtype};
 use engine::policy::Stack;
@@ -289,6 +290,15 @@ pub fn load_machine(expression: &str) -> Result<Machine> {
 pub fn sketch_machine(name: &str) -> Result<machine::Sketch> {
     let (text, origin) = preset("machine", name, embedded::MACHINES)?;
     machine::sketch(&text, &origin)
+}
+
+/// The links of this name or file.
+///
+/// # Errors
+/// An unknown name, an unreadable file, a file that is no fabric.
+pub fn load_fabric(name: &str) -> Result<Fabric> {
+    let (text, origin) = preset("fabric", name, embedded::FABRICS)?;
+    fabric::parse(&text, &origin)
 }
 
 /// The price book of this name or file.

@@ -10,6 +10,7 @@ pub mod cache;
 pub mod cost;
 pub mod economics;
 pub mod error;
+pub mod fabric;
 pub mod machine;
 pub mod model;
 pub mod number;

@@ -7,6 +7,7 @@
 pub mod balance;
 pub mod canonical;
 pub mod captured;
+pub mod hierarchy;
 pub mod result;
 
 use std::sync::Arc;
@@ -181,6 +182,17 @@ pub static ALL: &[&Table] = &[
     &result::SESSION_SPAN,
     &result::SESSION_MEMORY,
     &result::SESSION_KEEPING,
+    &hierarchy::BLOCKS,
+    &hierarchy::GAPS,
+    &hierarchy::BLOCK_SIZES,
+    &hierarchy::FETCHES,
+    &hierarchy::FETCH_TOTALS,
+    &hierarchy::ATTENTION_READS,
+    &hierarchy::NEAR_SIZES,
+    &hierarchy::DESK,
+    &hierarchy::YIELDS,
+    &hierarchy::COPIES,
+    &hierarchy::EQUAL_COST,
     &result::METRICS,
     &result::METRIC_DEFS,
     &result::MODELS,

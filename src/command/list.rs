@@ -27,6 +27,8 @@ pub enum What {
     Models,
     /// Machine presets with memory and bandwidth
     Machines,
+    /// Links between accelerators, for `kvtoll fabric`
+    Fabrics,
     /// Policy stages
     Policies,
     /// Trace formats
@@ -52,6 +54,7 @@ pub fn run(args: &Args) -> Result<Exit> {
     match args.what {
         What::Models => models(),
         What::Machines => machines(),
+        What::Fabrics => listed(&super::fabric::listed()?),
         What::Policies => policies(),
         What::Formats => formats(),
         What::Queries => queries(),

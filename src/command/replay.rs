@@ -1,5 +1,6 @@
 //! `kvtoll replay`: stored requests under policies, on machines.
 
+pub(super) mod below;
 pub(super) mod sources;
 
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use engine::prices::PriceBook;
 use engine::recording::Recording;
 use engine::replay::{Found, Mode, Run, Scenario, Source, Toll, edit, replay, tables, toll_of, variations};
 use engine::schema::canonical::SOURCES;
+use engine::schema::hierarchy::{ATTENTION_READS, EQUAL_COST};
 use engine::schema::result::MISS_RATIO;
 use engine::serving::Fate;
 use rayon::prelude::*;
@@ -90,6 +92,9 @@ pub struct Wanted {
     /// Split the mass of recorded blocks over their tokens by `column_sum`, so that selections choose single tokens
     #[arg(long)]
     pub split_blocks: bool,
+    /// Also compare hierarchies and links between accelerators at the price of the baseline scenario
+    #[arg(long)]
+    pub equal_cost: bool,
     /// Fail the scenarios whose policy errs more on the recordings of the store, such as `p99_lost_mass<=0.05`
     #[arg(long, value_name = "FIGURE<=MOST")]
     pub error_budget: Option<String>,
@@ -123,6 +128,7 @@ impl Wanted {
             words.extend(value.iter().map(|value| format!("--{flag} {}", quoted(value))));
         }
         words.extend(self.split_blocks.then(|| "--split-blocks".to_owned()));
+        words.extend(self.equal_cost.then(|| "--equal-cost".to_owned()));
         words.extend(self.tensor_parallel.map(|number| format!("--tensor-parallel {number}")));
         words.extend(self.instances.map(|number| format!("--instances {number}")));
         words
@@ -192,7 +198,7 @@ pub(crate) fn carry_out(store: &mut Store, wanted: &Wanted) -> Result<Option<Don
         }
         return Ok(None);
     }
-    let id = run_id(store, &sources, &scenarios, (budget.as_ref(), wanted.split_blocks))?;
+    let id = run_id(store, &sources, &scenarios, (budget.as_ref(), wanted.split_blocks, wanted.equal_cost))?;
     let pool = pool(wanted.threads)?;
     let found = pool.install(|| recorded_errors(store, &mut scenarios, wanted.split_blocks));
     let (errors, organisation) = found.unwrap_or_else(|error| {
@@ -229,9 +235,17 @@ pub(crate) fn carry_out(store: &mut Store, wanted: &Wanted) -> Result<Option<Don
         books: &every_book()?,
         validation: &shipped::validation()?,
     };
+    let below = below::tables(store, &run)?;
+    let attention = pool.install(|| super::cache::below::attention(store)).unwrap_or_else(|error| {
+        talk::warn(&format!("where attention's mass is cannot be told: {error}"));
+        Vec::new()
+    });
+    let equal = if wanted.equal_cost { below::equal_cost(&run)? } else { Vec::new() };
     let mut transaction = store.begin();
     transaction.write_run(&id, &MISS_RATIO, &curves)?;
-    for (table, batches) in tables(&run)? {
+    transaction.write_run(&id, &EQUAL_COST, &equal)?;
+    transaction.write_run(&id, &ATTENTION_READS, &attention)?;
+    for (table, batches) in tables(&run)?.into_iter().chain(below) {
         transaction.write_run(&id, table, &batches)?;
     }
     transaction.commit()?;
@@ -323,7 +337,7 @@ fn run_id(
     store: &Store,
     sources: &[Source],
     scenarios: &[Scenario],
-    (budget, is_split): (Option<&ErrorBudget>, bool),
+    (budget, is_split, has_equal_cost): (Option<&ErrorBudget>, bool, bool),
 ) -> Result<String> {
     let mut hash = Sha256::new();
     hash.update(concat!("kvtoll ", env!("CARGO_PKG_VERSION"), "\n"));
@@ -342,6 +356,9 @@ fn run_id(
     }
     if let Some(budget) = budget {
         hash.update(format!("{budget}\n"));
+    }
+    if has_equal_cost {
+        hash.update("equal cost\n");
     }
     if is_split {
         hash.update("blocks split by column_sum\n");

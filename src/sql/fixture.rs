@@ -87,6 +87,8 @@ macro_rules! row {
     ($($cell:expr),* $(,)?) => { vec![$(Cell::from($cell)),*] };
 }
 
+mod hierarchy;
+
 /// Three requests of the store, of which the first and the last have the same content.
 fn requests() -> RecordBatch {
     let schema = schema::table("requests").unwrap().arrow();
@@ -699,6 +701,7 @@ fn write_provenance(folder: &Path, scenarios: &[Scenario<'_>]) {
     write(folder, "tiers", &tiers);
     write(folder, "prices", &prices);
     write_curves(folder);
+    hierarchy::write_all(folder);
 }
 
 fn write_curves(folder: &Path) {

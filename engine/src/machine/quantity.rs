@@ -14,6 +14,8 @@ pub(crate) enum Quantity {
     Chips,
     Price,
     Power,
+    BitEnergy,
+    Days,
     TokenPrice,
     EnergyPrice,
     MemoryPrice,
@@ -23,6 +25,8 @@ pub(crate) enum Quantity {
 }
 
 const PERCENT: Unit = Unit { what: "share", suffixes: &[("%", 0.01)] };
+const BIT_ENERGY: Unit = Unit { what: "energy per bit", suffixes: &[("pJ/bit", 1.0)] };
+const DAYS: Unit = Unit { what: "amount of work", suffixes: &[("days", 1.0)] };
 const CHIPS: Unit = Unit { what: "number of chips", suffixes: &[("chips", 1.0)] };
 
 impl Quantity {
@@ -36,6 +40,8 @@ impl Quantity {
             ("chips", Self::Chips),
             ("usd_per_accelerator_hour", Self::Price),
             ("w_per_accelerator", Self::Power),
+            ("pj_per_bit", Self::BitEnergy),
+            ("_days", Self::Days),
             ("usd_per_mtok_input", Self::TokenPrice),
             ("usd_per_mtok_cached", Self::TokenPrice),
             ("usd_per_mtok_output", Self::TokenPrice),
@@ -59,6 +65,8 @@ impl Quantity {
             Self::Chips => "chips",
             Self::Price => "USD/h",
             Self::Power => "W",
+            Self::BitEnergy => "pJ/bit",
+            Self::Days => "days",
             Self::TokenPrice => "USD/Mtok",
             Self::EnergyPrice => "USD/kWh",
             Self::MemoryPrice => "USD/GB",
@@ -79,6 +87,8 @@ impl Quantity {
             Self::Chips => &CHIPS,
             Self::Price => &unit::PRICE,
             Self::Power => &unit::POWER,
+            Self::BitEnergy => &BIT_ENERGY,
+            Self::Days => &DAYS,
             Self::TokenPrice => &unit::TOKEN_PRICE,
             Self::EnergyPrice => &unit::ENERGY_PRICE,
             Self::MemoryPrice => &unit::MEMORY_PRICE,
@@ -116,7 +126,9 @@ impl Quantity {
     pub(crate) fn check(self, value: f64) -> Result<f64> {
         let (fits, expected) = match self {
             Self::Flops | Self::Bandwidth | Self::Power | Self::Years => (value > 0.0, "more than 0"),
-            Self::Bytes | Self::Time | Self::Price | Self::TokenPrice => (value >= 0.0, "at least 0"),
+            Self::Bytes | Self::Time | Self::Price | Self::TokenPrice | Self::BitEnergy | Self::Days => {
+                (value >= 0.0, "at least 0")
+            }
             Self::EnergyPrice | Self::MemoryPrice | Self::Money => (value >= 0.0, "at least 0"),
             Self::Factor => (value >= 1.0, "at least 1"),
             Self::Ratio => (value > 0.0 && value <= 1.0, "a ratio above 0 and up to 1"),

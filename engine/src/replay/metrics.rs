@@ -391,7 +391,7 @@ fn prefill_ns(plan: &Plan, scenario: &Scenario, workload: &Workload, outcome: &O
         scored += if plan.drops_of(prompt) { f64::from(prompt) } else { 0.0 };
         for (group, planned) in plan.groups.iter().enumerate() {
             let cap = planned.group.keep.total;
-            pairs[group] += crate::serving::pairs(found, prompt, cap);
+            pairs[group] += crate::cost::pairs(found, prompt, cap);
             let mut done = found;
             while done < prompt {
                 let next = done.saturating_add(chunk).min(prompt);
