@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
 /// The folders, the extension that counts in each, and the list that they become.
-const FOLDERS: [(&str, &str, &str); 9] = [
+const FOLDERS: [(&str, &str, &str); 10] = [
     ("QUERIES", "queries", "sql"),
     ("MODELS", "presets/model", "toml"),
     ("MACHINES", "presets/machine", "toml"),
