@@ -10,7 +10,7 @@ use engine::model::{self, Model, WeightDtype};
 use engine::policy::Stack;
 use engine::prices::{self, PriceBook};
 use engine::replay::{Mode, Scenario};
-use engine::serving::{RULES, Rules};
+use engine::serving::{RULES, Routing, Rules, Traffic};
 use serde::Deserialize;
 
 use crate::{embedded, model_config};
@@ -31,10 +31,20 @@ pub struct Spec {
     pub policy: Option<String>,
     /// A machine preset with variations, or the path of a TOML file.
     pub machine: Option<String>,
-    /// `open` or `captured`.
+    /// `open`, `captured`, `closed` or `session`.
     pub mode: Option<String>,
+    /// Requests at a time in `closed` mode.
+    pub concurrency: Option<u32>,
+    /// Who gets a request: `round-robin`, `least-loaded`, `prefix` or `session`.
+    pub routing: Option<String>,
     /// A serving engine's rules.
     pub engine: Option<String>,
+    /// Tokens computed per engine step at most, in place of the engine's own.
+    pub step_tokens: Option<u32>,
+    /// Requests running at a time at most, in place of the engine's own.
+    pub running_requests: Option<u32>,
+    /// KV blocks of 16 tokens per copy of the model; what the memory leaves if not given.
+    pub kv_blocks: Option<u32>,
     /// `x0.5`, a multiple of the trace's arrival rate.
     pub rate: Option<String>,
     /// Accelerators per copy of the model.
@@ -114,7 +124,12 @@ impl Spec {
             policy: text(self.policy, &other.policy),
             machine: text(self.machine, &other.machine),
             mode: text(self.mode, &other.mode),
+            concurrency: self.concurrency.or(other.concurrency),
+            routing: text(self.routing, &other.routing),
             engine: text(self.engine, &other.engine),
+            step_tokens: self.step_tokens.or(other.step_tokens),
+            running_requests: self.running_requests.or(other.running_requests),
+            kv_blocks: self.kv_blocks.or(other.kv_blocks),
             rate: text(self.rate, &other.rate),
             tensor_parallel: self.tensor_parallel.or(other.tensor_parallel),
             instances: self.instances.or(other.instances),
@@ -146,8 +161,10 @@ impl Spec {
             model,
             policy,
             machine,
-            mode: mode(self.mode.as_deref().unwrap_or("open"))?,
-            rules: rules(self.engine.as_deref().unwrap_or(RULES[0].name))?,
+            mode: self.mode()?,
+            rules: self.rules()?,
+            routing: routing(self.routing.as_deref().unwrap_or(Routing::RoundRobin.name()))?,
+            kv_blocks: self.kv_blocks,
             rate: rate(self.rate.as_deref().unwrap_or("x1"))?,
             parallel: Parallel {
                 tensor: number("tensor_parallel", self.tensor_parallel.unwrap_or(1))?,
@@ -156,6 +173,43 @@ impl Spec {
             dtype: self.weights.as_deref().map_or(Ok(published), dtype)?,
             prices: load_prices(self.prices.as_deref().unwrap_or("hyperscaler"))?,
         })
+    }
+}
+
+impl Spec {
+    fn mode(&self) -> Result<Mode> {
+        let name = self.mode.as_deref().unwrap_or("open");
+        match (name, self.concurrency) {
+            ("closed", Some(concurrency)) => {
+                let concurrency = number("concurrency", concurrency)?;
+                Ok(Mode::Live(Traffic::Closed { concurrency }))
+            }
+            ("closed", None) => Err(Error::usage("expected a `concurrency` for the closed mode, found none")
+                .hint("say how many requests there are at a time: `--concurrency 64`")),
+            (_, Some(_)) => Err(Error::usage(format!("expected no `concurrency` in the mode `{name}`, found one"))
+                .hint("`concurrency` belongs to `mode = \"closed\"`")),
+            ("open", None) => Ok(Mode::Live(Traffic::Open)),
+            ("session", None) => Ok(Mode::Live(Traffic::Session)),
+            ("captured", None) => Ok(Mode::Captured),
+            _ => Err(unknown("mode", name, ["open", "captured", "closed", "session"])),
+        }
+    }
+
+    fn rules(&self) -> Result<Rules> {
+        let name = self.engine.as_deref().unwrap_or(RULES[0].name);
+        let found = RULES.iter().find(|rules| rules.name == name);
+        let mut rules = *found.ok_or_else(|| unknown("engine", name, RULES.iter().map(|rules| rules.name)))?;
+        for (name, given, own) in [
+            ("step_tokens", self.step_tokens, &mut rules.step_tokens),
+            ("running_requests", self.running_requests, &mut rules.running_requests),
+        ] {
+            match given {
+                Some(0) => return Err(Error::usage(format!("expected `{name}` of at least 1, found 0"))),
+                Some(given) => *own = given,
+                None => {}
+            }
+        }
+        Ok(rules)
     }
 }
 
@@ -169,17 +223,9 @@ fn number(name: &str, value: u32) -> Result<u32> {
     Ok(value)
 }
 
-fn mode(name: &str) -> Result<Mode> {
-    match name {
-        "open" => Ok(Mode::Open),
-        "captured" => Ok(Mode::Captured),
-        _ => Err(unknown("mode", name, ["open", "captured"])),
-    }
-}
-
-fn rules(name: &str) -> Result<Rules> {
-    let found = RULES.iter().find(|rules| rules.name == name);
-    found.copied().ok_or_else(|| unknown("engine", name, RULES.iter().map(|rules| rules.name)))
+fn routing(name: &str) -> Result<Routing> {
+    let found = Routing::ALL.iter().find(|(known, _)| *known == name);
+    found.map(|(_, routing)| *routing).ok_or_else(|| unknown("routing", name, Routing::ALL.map(|(known, _)| known)))
 }
 
 /// `x0.5` is half of the trace's arrival rate.

@@ -4,6 +4,7 @@
 //! may replay scenarios on many threads and puts the results together in the scenarios' order.
 
 mod demand;
+mod jitter;
 mod metrics;
 mod tables;
 mod usage;
@@ -17,7 +18,7 @@ use crate::machine::Machine;
 use crate::model::{Certainty, Model, WeightDtype};
 use crate::policy::{Shape, Stack, shape};
 use crate::prices::{Price, PriceBook, price_of};
-use crate::serving::{CapturedStep, Outcome, Rules, captured, serve};
+use crate::serving::{CapturedStep, Outcome, Pool, Preempted, Role, Routing, Rules, Setup, Traffic, captured, serve};
 use crate::workload::Workload;
 
 /// Where batches come from.
@@ -25,8 +26,20 @@ use crate::workload::Workload;
 pub enum Mode {
     /// The trace's own steps.
     Captured,
-    /// Arrivals.
-    Open,
+    /// The trace's requests, coming as the traffic says.
+    Live(Traffic),
+}
+
+impl Mode {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Captured => "captured",
+            Self::Live(Traffic::Open) => "open",
+            Self::Live(Traffic::Closed { .. }) => "closed",
+            Self::Live(Traffic::Session) => "session",
+        }
+    }
 }
 
 /// A combination to replay, with every name resolved.
@@ -48,6 +61,10 @@ pub struct Scenario {
     pub mode: Mode,
     /// The engine's rules.
     pub rules: Rules,
+    /// Who gets a request.
+    pub routing: Routing,
+    /// KV blocks of 16 tokens per instance, as the engine reports them; what the memory leaves if `None`.
+    pub kv_blocks: Option<u32>,
     /// Arrival rate as a multiple of the trace's.
     pub rate: f64,
     /// Accelerators per instance, and instances.
@@ -100,7 +117,13 @@ impl Scenario {
 /// not published.
 pub fn replay(scenario: &Scenario, source: &Source) -> Result<Found> {
     let shape = shape(&scenario.policy, &scenario.model)?;
-    let plan = plan(&scenario.model, &shape, &scenario.machine, scenario.dtype, scenario.parallel)?;
+    let mut plan = plan(&scenario.model, &shape, &scenario.machine, scenario.dtype, scenario.parallel)?;
+    if let Some(blocks) = scenario.kv_blocks {
+        plan.capacity_bytes = pinned_bytes(&plan, blocks, &scenario.rules)?;
+    }
+    if scenario.rules.preempted == Preempted::Swap {
+        plan.host_bytes_per_ns = host_bytes_per_ns(scenario)?;
+    }
     let (outcome, span_ns, offered_load) = match scenario.mode {
         Mode::Captured => {
             if source.steps.is_empty() {
@@ -115,11 +138,16 @@ pub fn replay(scenario: &Scenario, source: &Source) -> Result<Found> {
             }
             (captured(&plan, &source.steps, source.workload.len())?, 0, None)
         }
-        Mode::Open => {
+        Mode::Live(traffic) => {
             let workload = source.workload.at_rate(scenario.rate)?;
-            let outcome = serve(&plan, &workload, scenario.parallel.instances, &scenario.rules);
-            let load = metrics::offered_load(&plan, scenario, &workload, &outcome);
-            (outcome, workload.span_ns(), load)
+            let pools = [Pool { plan: &plan, instances: scenario.parallel.instances, role: Role::Both }];
+            let setup =
+                Setup { pools: &pools, traffic, routing: scenario.routing, rules: &scenario.rules, handover: None };
+            let outcome = serve(&setup, &workload);
+            // Who waits for others offers no load of its own.
+            let load = (traffic == Traffic::Open).then(|| metrics::offered_load(&plan, scenario, &workload, &outcome));
+            let span = if traffic == Traffic::Open { workload.span_ns() } else { 0 };
+            (outcome, span, load.flatten())
         }
     };
     if outcome.overran {
@@ -136,6 +164,31 @@ pub fn replay(scenario: &Scenario, source: &Source) -> Result<Found> {
         outcome,
         offered_load,
     })
+}
+
+/// Bytes of so many blocks of 16 tokens, without those that the engine keeps for itself.
+fn pinned_bytes(plan: &Plan, blocks: u32, rules: &Rules) -> Result<u64> {
+    let block: u64 = (0..plan.groups.len()).map(|group| plan.block_bytes(group)).sum();
+    match blocks.checked_sub(rules.spare_blocks).filter(|&blocks| blocks > 0) {
+        Some(usable) => Ok(u64::from(usable) * block),
+        None => Err(Error::usage(format!(
+            "expected more KV blocks than the {} that `{}` keeps for itself, found {blocks}",
+            rules.spare_blocks, rules.name
+        ))),
+    }
+}
+
+/// The link to the host, over which preempted requests go.
+fn host_bytes_per_ns(scenario: &Scenario) -> Result<f64> {
+    let link = scenario.machine.accelerator.host_link_bytes_per_s.as_ref().ok_or_else(|| {
+        let (rules, machine) = (scenario.rules.name, &scenario.machine);
+        Error::usage(format!(
+            "`{rules}` swaps over the link between `{}` and its host, which is not known",
+            machine.name
+        ))
+        .hint(format!("assume one: `{}*host_link_bytes_per_s=64GB/s`", machine.preset))
+    })?;
+    Ok(link.value / 1e9)
 }
 
 /// The price of the scenario's machine. A variation is priced as its preset, which is an assumption.

@@ -12,14 +12,14 @@ use engine::error::{Error, Result};
 use engine::model::Model;
 use engine::policy::{ErrorBudget, Measured, Stack};
 use engine::recording::Recording;
-use engine::replay::{Found, Mode, Run, Scenario, Source, replay, tables};
+use engine::replay::{Found, Run, Scenario, Source, replay, tables};
 use engine::schema::canonical::SOURCES;
 use engine::schema::result::MISS_RATIO;
 use engine::serving::Fate;
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
-use self::sources::{available, choose, column, load, with_requests};
+use self::sources::{Load, available, choose, column, load, with_requests};
 use super::cache::curve;
 use super::recorded::{self, Way};
 use super::{Exit, print, talk};
@@ -59,9 +59,17 @@ pub struct Wanted {
     /// The source to replay: format, file name or number
     #[arg(long, value_name = "SOURCE")]
     pub workload: Option<String>,
-    /// `open` (arrivals) or `captured` (the trace's own steps)
+    /// `open` (arrivals), `captured` (the trace's own steps), `closed` (so many requests at a time) or `session` (a turn
+    /// comes when the one before it has ended, after its recorded pause)
     #[arg(long, value_name = "MODE")]
     pub mode: Option<String>,
+    /// Requests at a time in `--mode closed`
+    #[arg(long, value_name = "N")]
+    pub concurrency: Option<u32>,
+    /// Who gets a request: `round-robin`, `least-loaded`, `prefix` (who has most of the prompt cached) or `session` (who
+    /// served the turn before)
+    #[arg(long, value_name = "RULE")]
+    pub routing: Option<String>,
     /// Arrival rate as a multiple of the trace's, such as `x0.5`
     #[arg(long, value_name = "xR")]
     pub rate: Option<String>,
@@ -80,6 +88,15 @@ pub struct Wanted {
     /// The serving engine's rules; see `kvtoll list engines`
     #[arg(long, value_name = "ENGINE")]
     pub engine: Option<String>,
+    /// Tokens computed per engine step at most, in place of the engine's own
+    #[arg(long, value_name = "N")]
+    pub step_tokens: Option<u32>,
+    /// Requests running at a time at most, in place of the engine's own
+    #[arg(long, value_name = "N")]
+    pub running_requests: Option<u32>,
+    /// KV blocks of 16 tokens per copy of the model, as an engine reports them; what the memory leaves if not given
+    #[arg(long, value_name = "N")]
+    pub kv_blocks: Option<u32>,
     /// Split the mass of recorded blocks over their tokens by `column_sum`, so that selections choose single tokens
     #[arg(long)]
     pub split_blocks: bool,
@@ -109,13 +126,22 @@ impl Wanted {
             ("weights", &self.weights),
             ("prices", &self.prices),
             ("engine", &self.engine),
+            ("routing", &self.routing),
             ("error-budget", &self.error_budget),
         ] {
             words.extend(value.iter().map(|value| format!("--{flag} {}", quoted(value))));
         }
         words.extend(self.split_blocks.then(|| "--split-blocks".to_owned()));
-        words.extend(self.tensor_parallel.map(|number| format!("--tensor-parallel {number}")));
-        words.extend(self.instances.map(|number| format!("--instances {number}")));
+        for (flag, value) in [
+            ("tensor-parallel", self.tensor_parallel),
+            ("instances", self.instances),
+            ("concurrency", self.concurrency),
+            ("step-tokens", self.step_tokens),
+            ("running-requests", self.running_requests),
+            ("kv-blocks", self.kv_blocks),
+        ] {
+            words.extend(value.map(|number| format!("--{flag} {number}")));
+        }
         words
     }
 
@@ -221,6 +247,11 @@ fn specs(wanted: &Wanted) -> Result<Vec<Spec>> {
         workload: wanted.workload.clone(),
         mode: wanted.mode.clone(),
         engine: wanted.engine.clone(),
+        concurrency: wanted.concurrency,
+        routing: wanted.routing.clone(),
+        step_tokens: wanted.step_tokens,
+        running_requests: wanted.running_requests,
+        kv_blocks: wanted.kv_blocks,
         rate: wanted.rate.clone(),
         tensor_parallel: wanted.tensor_parallel,
         instances: wanted.instances,
@@ -238,16 +269,16 @@ fn specs(wanted: &Wanted) -> Result<Vec<Spec>> {
 /// Loads the sources that the scenarios name, each once, and puts presets in place of names.
 fn resolve(store: &Store, specs: &[Spec]) -> Result<(Vec<Source>, Vec<Scenario>)> {
     let available = with_requests(store, available(store)?)?;
-    let mut numbers: BTreeMap<(u32, bool), usize> = BTreeMap::new();
+    let mut numbers: BTreeMap<(u32, Load), usize> = BTreeMap::new();
     let (mut sources, mut scenarios) = (Vec::new(), Vec::new());
     for spec in specs {
-        let captured = spec.mode.as_deref() == Some("captured");
-        let source = choose(&available, spec.workload.as_deref(), captured)?;
-        let index = if let Some(&index) = numbers.get(&(source.id, captured)) {
+        let way = Load::of(spec.mode.as_deref());
+        let source = choose(&available, spec.workload.as_deref(), way == Load::Captured)?;
+        let index = if let Some(&index) = numbers.get(&(source.id, way)) {
             index
         } else {
-            sources.push(load(store, source, captured)?);
-            numbers.insert((source.id, captured), sources.len() - 1);
+            sources.push(load(store, source, way)?);
+            numbers.insert((source.id, way), sources.len() - 1);
             sources.len() - 1
         };
         let mut scenario = spec.resolve(index).map_err(|error| match &spec.name {
@@ -297,10 +328,11 @@ fn run_id(
     }
     for scenario in scenarios {
         let Scenario { name, is_baseline, model, machine, mode, rules, rate, parallel, dtype, prices, .. } = scenario;
+        let (routing, kv_blocks) = (scenario.routing, scenario.kv_blocks);
         let (workload, policy) = (&sources[scenario.workload].workload.name, scenario.policy.name());
         // The stack goes in by its canonical name: its stages hold addresses of functions.
         hash.update(format!("{name:?} {is_baseline} {workload:?} {model:?} {policy} {machine:?} {mode:?} "));
-        hash.update(format!("{rules:?} {rate:?} {parallel:?} {dtype:?} {prices:?}\n"));
+        hash.update(format!("{rules:?} {routing:?} {kv_blocks:?} {rate:?} {parallel:?} {dtype:?} {prices:?}\n"));
     }
     if let Some(budget) = budget {
         hash.update(format!("{budget}\n"));
@@ -440,7 +472,7 @@ fn tell(sources: &[Source], scenarios: &[Scenario], found: &[Result<Found>]) -> 
                         found.outcome.served.len()
                     ));
                 }
-                if let Some(load) = found.offered_load.filter(|&load| load > 1.0 && scenario.mode == Mode::Open) {
+                if let Some(load) = found.offered_load.filter(|&load| load > 1.0) {
                     talk::warn(&format!(
                         "`{}` is offered {load:.2} times what it can serve, so its queue grows to the end; lower `--rate`",
                         scenario.name

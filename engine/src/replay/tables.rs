@@ -7,16 +7,17 @@ use arrow::array::{
 };
 use arrow::datatypes::{Float64Type, UInt32Type};
 
+use super::jitter::{self, CAUSES};
 use super::metrics::{self, DEFINITIONS, Figure};
 use super::usage::Bucket;
-use super::{Found, Mode, Scenario, Source, demand, usage};
+use super::{Found, Scenario, Source, demand, usage};
 use crate::error::Result;
 use crate::machine::parameters;
 use crate::model::Certainty;
 use crate::policy::Budget;
 use crate::schema::result::{
-    ATTENTION_ERROR, DEMAND, KEPT_OVERLAP, KEPT_PAGES, LINK_USAGE, MACHINES, METRIC_DEFS, METRICS, MODELS, PRICES,
-    QUANTILES, REQUEST_COSTS, SCENARIOS, STEP_COSTS, TIER_USAGE, TIERS,
+    ATTENTION_ERROR, DEMAND, JITTER, KEPT_OVERLAP, KEPT_PAGES, LINK_USAGE, MACHINES, METRIC_DEFS, METRICS, MODELS,
+    PRICES, QUANTILES, REQUEST_COSTS, SCENARIOS, STEP_COSTS, TIER_USAGE, TIERS,
 };
 use crate::schema::{Cell, Table, batch_of_rows};
 use crate::serving::quantile::{GRID, of_sorted, of_tokens};
@@ -71,6 +72,7 @@ pub fn tables(run: &Run<'_>) -> Result<Vec<(&'static Table, Vec<RecordBatch>)>> 
         (&STEP_COSTS, each(|at, _, found, _| step_costs(at, found))?),
         (&REQUEST_COSTS, each(request_costs)?),
         (&QUANTILES, each(|at, _, found, _| quantiles(at, found))?),
+        (&JITTER, each(|at, _, found, _| causes(at, found))?),
         (&TIER_USAGE, tier_rows?),
         (&LINK_USAGE, link_rows?),
         (&METRICS, vec![figures(run, &done)?]),
@@ -99,7 +101,7 @@ fn scenarios(run: &Run<'_>) -> Result<RecordBatch> {
                 scenario.model.name.clone().into(),
                 scenario.policy.name().into(),
                 scenario.machine.name.clone().into(),
-                (if scenario.mode == Mode::Open { "open" } else { "captured" }).into(),
+                scenario.mode.name().into(),
                 scenario.rules.name.into(),
                 scenario.rate.into(),
                 scenario.accelerators().into(),
@@ -187,7 +189,7 @@ fn step_costs(at: u32, found: &Found) -> Result<RecordBatch> {
 }
 
 fn request_costs(at: u32, scenario: &Scenario, found: &Found, source: &Source) -> Result<RecordBatch> {
-    let workload = source.workload.at_rate(scenario.rate)?;
+    let workload = &source.workload;
     let rows: Vec<(usize, &Served)> = found.outcome.served.iter().enumerate().collect();
     let finished = |row: &Served| row.fate == Fate::Finished;
     let u32s = |of: &dyn Fn(usize, &Served) -> u32| -> ArrayRef {
@@ -213,6 +215,7 @@ fn request_costs(at: u32, scenario: &Scenario, found: &Found, source: &Source) -
     let status = |row: &Served| if finished(row) { "finished" } else { "rejected" };
     let reason = |row: &Served| match row.fate {
         Fate::TooLarge => Some("its KV can never fit in memory"),
+        Fate::TooLong => Some("its prompt is longer than a step, and the engine splits none"),
         Fate::NoPrompt => Some("it has no prompt"),
         Fate::NotCaptured => Some("the capture has no step of it"),
         Fate::Pending | Fate::Finished => None,
@@ -223,7 +226,7 @@ fn request_costs(at: u32, scenario: &Scenario, found: &Found, source: &Source) -
         u32s(&|_, row| row.instance),
         Arc::new(StringArray::from_iter_values(rows.iter().map(|(_, row)| status(row)))),
         Arc::new(rows.iter().map(|(_, row)| reason(row)).collect::<StringArray>()),
-        Arc::new(Int64Array::from_iter_values(workload.arrival_ns.iter().copied())),
+        Arc::new(Int64Array::from_iter_values(rows.iter().map(|(_, row)| row.arrival_ns))),
         u32s(&|at, _| workload.prompt[at]),
         u32s(&|at, row| if finished(row) { workload.output[at] } else { 0 }),
         u32s(&|_, row| row.hit_tokens),
@@ -261,6 +264,23 @@ fn quantiles(at: u32, found: &Found) -> Result<RecordBatch> {
         }
     }
     batch_of_rows(&QUANTILES, &rows)
+}
+
+fn causes(at: u32, found: &Found) -> Result<RecordBatch> {
+    let Some(jitter) = jitter::of_outcome(&found.outcome) else { return batch_of_rows(&JITTER, &[]) };
+    let all: f64 = jitter.parts.iter().map(|part| part.excess_ns).sum();
+    let known = CAUSES.into_iter().zip(jitter.parts).filter(|(_, part)| part.tokens > 0);
+    let row = |(cause, part): (&str, jitter::Part)| -> Vec<Cell> {
+        vec![
+            at.into(),
+            cause.into(),
+            part.tokens.into(),
+            (part.excess_ns.round() as i64).into(),
+            (part.excess_ns / all).into(),
+            jitter.p50_ns.into(),
+        ]
+    };
+    batch_of_rows(&JITTER, &known.map(row).collect::<Vec<_>>())
 }
 
 /// Width of the buckets of a run.
