@@ -79,6 +79,19 @@ pub struct Wanted {
     /// Copies of the model
     #[arg(long, value_name = "N")]
     pub instances: Option<u32>,
+    /// Prefill and decode instances apart, such as `2:6`, instead of `--instances`; repeat to compare ratios
+    #[arg(long, value_name = "P:D", conflicts_with = "instances")]
+    pub split: Vec<String>,
+    /// The machine of the prefill instances; that of the others if not given
+    #[arg(long, value_name = "MACHINE")]
+    pub prefill_machine: Option<String>,
+    /// Accelerators per prefill instance; as many as per decode instance if not given
+    #[arg(long, value_name = "N")]
+    pub prefill_tensor_parallel: Option<u32>,
+    /// The link over which KV goes to the decode instances, by a name or distance of the prefill machine's links
+    /// [default: cross-rack]
+    #[arg(long, value_name = "LINK")]
+    pub kv_link: Option<String>,
     /// Number format of the weights: bf16, fp8, nvfp4, mxfp4 or int4; the published one if not given
     #[arg(long, value_name = "DTYPE")]
     pub weights: Option<String>,
@@ -118,6 +131,7 @@ impl Wanted {
         for (flag, values) in [("model", &self.model), ("policy", &self.policy), ("machine", &self.machine)] {
             words.extend(values.iter().map(|value| format!("--{flag} {}", quoted(value))));
         }
+        words.extend(self.split.iter().map(|split| format!("--split {}", quoted(split))));
         words.extend(self.scenarios.iter().map(|path| format!("--scenarios {}", quoted(&path.to_string_lossy()))));
         for (flag, value) in [
             ("workload", &self.workload),
@@ -127,6 +141,8 @@ impl Wanted {
             ("prices", &self.prices),
             ("engine", &self.engine),
             ("routing", &self.routing),
+            ("prefill-machine", &self.prefill_machine),
+            ("kv-link", &self.kv_link),
             ("error-budget", &self.error_budget),
         ] {
             words.extend(value.iter().map(|value| format!("--{flag} {}", quoted(value))));
@@ -135,6 +151,7 @@ impl Wanted {
         for (flag, value) in [
             ("tensor-parallel", self.tensor_parallel),
             ("instances", self.instances),
+            ("prefill-tensor-parallel", self.prefill_tensor_parallel),
             ("concurrency", self.concurrency),
             ("step-tokens", self.step_tokens),
             ("running-requests", self.running_requests),
@@ -255,14 +272,33 @@ fn specs(wanted: &Wanted) -> Result<Vec<Spec>> {
         rate: wanted.rate.clone(),
         tensor_parallel: wanted.tensor_parallel,
         instances: wanted.instances,
+        prefill_machine: wanted.prefill_machine.clone(),
+        prefill_tensor_parallel: wanted.prefill_tensor_parallel,
+        kv_link: wanted.kv_link.clone(),
         weights: wanted.weights.clone(),
         prices: wanted.prices.clone(),
         ..Spec::default()
     };
+    let splits: Vec<Spec> = if wanted.split.is_empty() {
+        vec![common]
+    } else {
+        wanted.split.iter().map(|split| Spec { split: Some(split.clone()), ..common.clone() }).collect()
+    };
     match &wanted.scenarios {
+        Some(_) if splits.len() > 1 => {
+            Err(Error::usage("expected one `--split` beside a scenario file, found several")
+                .hint("write each `split` into the file as a scenario"))
+        }
         // What is typed beside a file holds for all of its scenarios.
-        Some(path) => Ok(read(path)?.into_iter().map(|spec| common.clone().over(&spec)).collect()),
-        None => Ok(product(&common, &wanted.model, &wanted.policy, &wanted.machine)),
+        Some(path) => {
+            let read = read(path)?;
+            let over = |spec: Spec| splits.first().map_or(spec.clone(), |common| common.clone().over(&spec));
+            Ok(read.into_iter().map(over).collect())
+        }
+        None => {
+            let each = |common: &Spec| product(common, &wanted.model, &wanted.policy, &wanted.machine);
+            Ok(splits.iter().flat_map(each).collect())
+        }
     }
 }
 
@@ -328,11 +364,13 @@ fn run_id(
     }
     for scenario in scenarios {
         let Scenario { name, is_baseline, model, machine, mode, rules, rate, parallel, dtype, prices, .. } = scenario;
-        let (routing, kv_blocks) = (scenario.routing, scenario.kv_blocks);
+        let (routing, kv_blocks, prefill) = (scenario.routing, scenario.kv_blocks, &scenario.prefill);
         let (workload, policy) = (&sources[scenario.workload].workload.name, scenario.policy.name());
         // The stack goes in by its canonical name: its stages hold addresses of functions.
         hash.update(format!("{name:?} {is_baseline} {workload:?} {model:?} {policy} {machine:?} {mode:?} "));
-        hash.update(format!("{rules:?} {routing:?} {kv_blocks:?} {rate:?} {parallel:?} {dtype:?} {prices:?}\n"));
+        hash.update(format!(
+            "{rules:?} {routing:?} {kv_blocks:?} {prefill:?} {rate:?} {parallel:?} {dtype:?} {prices:?}\n"
+        ));
     }
     if let Some(budget) = budget {
         hash.update(format!("{budget}\n"));

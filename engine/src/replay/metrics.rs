@@ -79,6 +79,8 @@ definitions! {
     "ffn_crossover_context_tokens", "tokens", "neither", ""/"", "Context per request at which reading KV takes as long as the FFN, in the batch of the median decode step: beyond it attention itself is the cause of long steps, and FFN accelerators elsewhere do not help.";
     "p50_e2e_ms", "ms", "lower", ""/"", "Median over requests of the time from arrival to last token.";
     "p99_e2e_ms", "ms", "lower", ""/"", "99th percentile of the same.";
+    "p50_handover_ms", "ms", "lower", ""/"", "Median over requests of the time from the end of the prompt to the arrival of its KV where it decodes, waiting for the link included; null where prompts are computed where they decode.";
+    "p99_handover_ms", "ms", "lower", ""/"", "99th percentile of the same.";
     "offered_load_ratio", "ratio", "lower", "busy time the requests ask for"/"time in which they come", "Prefill of the tokens that had to be computed, in full chunks, and decode in the largest batch that fits, over the time from first to last arrival and the instances; above 1 the queue grows without end.";
     "utilisation_ratio", "ratio", "neither", "time in engine steps"/"duration and instances", "Share of the duration in which an instance ran a step.";
     "compute_busy_ratio", "ratio", "higher", "time the arithmetic alone would take"/"step time", "Share of step time in which arithmetic runs at its achievable rate.";
@@ -214,6 +216,13 @@ fn latencies(found: &Found, put: &mut Put<'_>) {
     let e2e = sorted(|served| served.e2e_ns);
     put("p50_e2e_ms", ms(of_sorted(&e2e, 0.5)), time);
     put("p99_e2e_ms", ms(of_sorted(&e2e, 0.99)), time);
+    let moved = if found.prefill.is_some() {
+        sorted(|served| (served.link_ns > 0).then_some(served.link_ns))
+    } else {
+        Vec::new()
+    };
+    put("p50_handover_ms", ms(of_sorted(&moved, 0.5)), time);
+    put("p99_handover_ms", ms(of_sorted(&moved, 0.99)), time);
 }
 
 /// What a share of all requests keeps, if so many were served.
@@ -277,7 +286,7 @@ fn shares(scenario: &Scenario, found: &Found, prompts: u64, outputs: u64, put: &
     let (time, sums) = (found.plan.certainty, sums(&found.outcome));
     let ratio = |part: f64, whole: f64| (whole > 0.0).then(|| part / whole);
     let steps = sums.steps_ns as f64;
-    let instances = f64::from(scenario.parallel.instances);
+    let instances = f64::from(scenario.instances());
     put("offered_load_ratio", found.offered_load, time);
     put("utilisation_ratio", ratio(steps, found.duration_ns as f64 * instances), time);
     put("compute_busy_ratio", ratio(sums.busy, steps), time);
@@ -321,7 +330,7 @@ fn capacity(scenario: &Scenario, found: &Found, workload: &Workload, put: &mut P
     let (accelerator, efficiency) = (&scenario.machine.accelerator, &scenario.machine.efficiency);
     let model = scenario.model.certainty;
     let memory = accelerator.memory_bytes.certainty.min(efficiency.reserve_bytes.certainty).min(model);
-    let bytes = found.plan.capacity_bytes as f64 * f64::from(scenario.parallel.instances);
+    let bytes = found.capacity_bytes(scenario) as f64;
     put("kv_capacity_bytes", Some(bytes), memory);
     let growing = found.plan.growing_bytes();
     put("kv_capacity_tokens", (growing > 0).then(|| (bytes / growing as f64).floor()), memory);

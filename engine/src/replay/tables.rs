@@ -69,7 +69,7 @@ pub fn tables(run: &Run<'_>) -> Result<Vec<(&'static Table, Vec<RecordBatch>)>> 
         (&ATTENTION_ERROR, run.errors.to_vec()),
         (&KEPT_PAGES, run.organisation.iter().map(|[pages, _]| pages.clone()).collect()),
         (&KEPT_OVERLAP, run.organisation.iter().map(|[_, overlaps]| overlaps.clone()).collect()),
-        (&STEP_COSTS, each(|at, _, found, _| step_costs(at, found))?),
+        (&STEP_COSTS, each(|at, scenario, found, _| step_costs(at, scenario, found))?),
         (&REQUEST_COSTS, each(request_costs)?),
         (&QUANTILES, each(|at, _, found, _| quantiles(at, found))?),
         (&JITTER, each(|at, _, found, _| causes(at, found))?),
@@ -106,7 +106,7 @@ fn scenarios(run: &Run<'_>) -> Result<RecordBatch> {
                 scenario.rate.into(),
                 scenario.accelerators().into(),
                 scenario.parallel.tensor.into(),
-                scenario.parallel.instances.into(),
+                scenario.instances().into(),
                 scenario.dtype.name().into(),
                 scenario.prices.name.clone().into(),
                 (if ok.is_some() { "ok" } else { "failed" }).into(),
@@ -136,7 +136,7 @@ fn demands(run: &Run<'_>, done: &[(u32, &Scenario, &Found)]) -> Result<Vec<Recor
     Ok(batches)
 }
 
-fn step_costs(at: u32, found: &Found) -> Result<RecordBatch> {
+fn step_costs(at: u32, scenario: &Scenario, found: &Found) -> Result<RecordBatch> {
     let rows = &found.outcome.stretches;
     let mut numbers = Vec::with_capacity(rows.len());
     for instance in rows.chunk_by(|a, b| a.instance == b.instance) {
@@ -182,7 +182,7 @@ fn step_costs(at: u32, found: &Found) -> Result<RecordBatch> {
         Arc::new(StringArray::from_iter_values(rows.iter().map(|row| row.cost.bound_by()))),
         u64s(&|row| row.resident_bytes),
         u64s(&|row| row.held_bytes),
-        u64s(&|_| found.plan.capacity_bytes),
+        u64s(&|row| found.capacity_of(scenario, row.instance)),
         u32s(&|row| u64::from(row.waiting_requests)),
     ];
     Ok(RecordBatch::try_new(STEP_COSTS.arrow(), columns)?)
@@ -203,11 +203,13 @@ fn request_costs(at: u32, scenario: &Scenario, found: &Found, source: &Source) -
         (gaps > 0).then_some(())?;
         Some((row.e2e_ns? - row.ttft_ns?) / gaps)
     };
-    // A request's share of an instance's time costs what all accelerators of the instance cost in that time.
+    // A request's share of an instance's time costs what all accelerators of the instance cost in that time; unknown where
+    // its prompt and its answer were computed on instances of different sizes.
+    let same_size = scenario.prefill.as_ref().is_none_or(|prefill| prefill.parallel.tensor == scenario.parallel.tensor);
     let tensor = f64::from(scenario.parallel.tensor);
     let per_ns = |rate: Option<f64>, ns: f64| -> ArrayRef {
         let share =
-            |row: &Served| finished(row).then(|| rate.map(|rate| rate * tensor * row.machine_ns / ns)).flatten();
+            |row: &Served| rate.filter(|_| finished(row) && same_size).map(|rate| rate * tensor * row.machine_ns / ns);
         Arc::new(rows.iter().map(|(_, row)| share(row)).collect::<Float64Array>())
     };
     let power = found.price.w_per_accelerator.as_ref().map(|power| power.value);
@@ -290,7 +292,6 @@ fn width(found: &Found) -> i64 {
 
 fn tier_usage(at: u32, scenario: &Scenario, found: &Found, buckets: &[Bucket]) -> Result<RecordBatch> {
     let width = width(found);
-    let instances = u64::from(scenario.parallel.instances);
     let peak = scenario.machine.accelerator.memory_bytes_per_s.value / 1e9 * f64::from(scenario.accelerators());
     let mut rows: Vec<Vec<Cell>> = Vec::new();
     let mut put = |tier: &str, number: usize, held: Option<[u64; 3]>, moved: (f64, f64), peak: f64| {
@@ -309,7 +310,7 @@ fn tier_usage(at: u32, scenario: &Scenario, found: &Found, buckets: &[Bucket]) -
         ]);
     };
     for (number, bucket) in buckets.iter().enumerate() {
-        let held = [bucket.held, bucket.resident, found.plan.capacity_bytes * instances];
+        let held = [bucket.held, bucket.resident, found.capacity_bytes(scenario)];
         put("hbm", number, Some(held), (bucket.read, bucket.written), peak);
     }
     if let Some(pool) = &found.plan.ffn_pool {
