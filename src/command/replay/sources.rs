@@ -1,6 +1,6 @@
 //! The sources of a store as a replay takes them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -9,8 +9,9 @@ use arrow::compute::filter_record_batch;
 use arrow::datatypes::{UInt32Type, UInt64Type};
 use engine::error::{Error, Result, unknown};
 use engine::replay::Source;
-use engine::schema::canonical::{REQUESTS, SOURCES, STEPS};
+use engine::schema::canonical::{CONTEXT_SEGMENTS, REQUESTS, SOURCES, STEPS};
 use engine::serving::CapturedStep;
+use engine::session::{self, Trace};
 use engine::workload::{Times, Workload, from_requests, from_requests_by};
 
 use crate::store::Store;
@@ -123,15 +124,29 @@ pub(in crate::command) fn load(store: &Store, source: &Available, way: Load) -> 
     })?;
     let file = Path::new(&source.path).file_name().map_or(source.path.as_str().into(), |name| name.to_string_lossy());
     let name = format!("{file} (source {})", source.id);
-    let (workload, steps) = match way {
+    let (workload, steps, trace) = match way {
         Load::Captured => {
             let workload = from_requests(&name, &timeless(requests)?)?;
             let steps = captured_steps(store, &workload)?;
-            (workload, steps)
+            (workload, steps, None)
         }
-        Load::Requests(times) => (from_requests_by(&name, &requests, times)?, Vec::new()),
+        Load::Requests(times) => {
+            let workload = from_requests_by(&name, &requests, times)?;
+            let trace = turns(store, &workload, &requests)?;
+            (workload, Vec::new(), Some(trace))
+        }
     };
-    Ok(Source { workload, steps })
+    Ok(Source { workload, steps, trace, edited: None })
+}
+
+/// The requests as turns of sessions, with what their contexts are made of.
+fn turns(store: &Store, workload: &Workload, requests: &[RecordBatch]) -> Result<Trace> {
+    let own: HashSet<u64> = workload.request_ids.iter().copied().collect();
+    let segments = rows_where(store.read(&CONTEXT_SEGMENTS)?, &|batch| {
+        let ids = column(batch, "request_id")?.as_primitive::<UInt64Type>();
+        Ok(ids.iter().map(|id| id.map(|id| own.contains(&id))).collect())
+    })?;
+    session::read(workload, requests, &segments)
 }
 
 /// Captured steps have their own order, so arrivals, where there are any, do not matter.

@@ -182,7 +182,7 @@ fn again(row: &Row, scenario: std::result::Result<&Scenario, &Error>, rules: Opt
         scenario.rules = rules;
     }
     let requests = (row.concurrency * WAVES).max(8);
-    let source = Source { workload: fixed(requests, row.isl, row.osl), steps: Vec::new() };
+    let source = Source { workload: fixed(requests, row.isl, row.osl), steps: Vec::new(), trace: None, edited: None };
     let found = replay(&scenario, &source)?;
     let (mut ttft, mut tpot) = (Vec::new(), Vec::new());
     for served in found.outcome.served.iter().skip(row.concurrency as usize) {

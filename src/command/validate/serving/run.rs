@@ -77,7 +77,7 @@ pub(super) fn validate(args: &Args, folder: &Path) -> Result<(Vec<Line>, Vec<Rec
         .map_err(|error| Error::data(format!("meta.json: {error}")))?;
     let requests = requests(folder)?;
     let scenario = scenario(args, folder, &meta)?;
-    let source = Source { workload: workload(args, folder, &meta, &requests)?, steps: Vec::new() };
+    let source = Source { workload: workload(args, folder, &meta, &requests)?, steps: Vec::new(), trace: None, edited: None };
     let found = replay(&scenario, &source)?;
     let name = folder.file_name().map_or_else(|| folder.display().to_string(), |name| name.to_string_lossy().into());
     let measured: Vec<Felt> = requests.iter().map(felt).collect();
@@ -308,7 +308,7 @@ fn share_at(found: &Found, at_ns: f64) -> f64 {
 fn blocks(name: &str, scenario: &Scenario, source: &Source, meta: &Meta) -> Result<Option<Line>> {
     let Some(blocks) = meta.kv_cache.as_ref().and_then(|cache| cache.num_gpu_blocks) else { return Ok(None) };
     let free = Scenario { kv_blocks: None, ..scenario.clone() };
-    let empty = Source { workload: few(&source.workload), steps: Vec::new() };
+    let empty = Source { workload: few(&source.workload), steps: Vec::new(), trace: None, edited: None };
     let found = replay(&free, &empty)?;
     let block: u64 = (0..found.plan.groups.len()).map(|group| found.plan.block_bytes(group)).sum();
     let computed = (found.plan.capacity_bytes / block.max(1)) as f64;
