@@ -406,11 +406,8 @@ mod tests {
 
     #[test]
     fn modes_limits_and_splits_are_checked() {
-        let base = || Spec {
-            model: Some("llama-3.1-8b".to_owned()),
-            machine: Some("h100".to_owned()),
-            ..Spec::default()
-        };
+        let base =
+            || Spec { model: Some("llama-3.1-8b".to_owned()), machine: Some("h100".to_owned()), ..Spec::default() };
         let text = |value: &str| Some(value.to_owned());
         let closed = Spec { mode: text("closed"), concurrency: Some(8), ..base() }.resolve(0).unwrap();
         assert_eq!(closed.mode, Mode::Live(Traffic::Closed { concurrency: 8 }));

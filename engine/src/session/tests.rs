@@ -5,7 +5,7 @@ use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray, UInt32Array, 
 use proptest::prelude::*;
 
 use super::*;
-use crate::workload::{Workload, prefix_counts};
+use crate::workload::{Turns, Workload, prefix_counts};
 
 /// A request of a test: session, parent, tokens of the prompt, its blocks, and its segments (name, kind, tokens).
 #[derive(Debug, Clone, Default)]

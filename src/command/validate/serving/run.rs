@@ -77,7 +77,8 @@ pub(super) fn validate(args: &Args, folder: &Path) -> Result<(Vec<Line>, Vec<Rec
         .map_err(|error| Error::data(format!("meta.json: {error}")))?;
     let requests = requests(folder)?;
     let scenario = scenario(args, folder, &meta)?;
-    let source = Source { workload: workload(args, folder, &meta, &requests)?, steps: Vec::new(), trace: None, edited: None };
+    let source =
+        Source { workload: workload(args, folder, &meta, &requests)?, steps: Vec::new(), trace: None, edited: None };
     let found = replay(&scenario, &source)?;
     let name = folder.file_name().map_or_else(|| folder.display().to_string(), |name| name.to_string_lossy().into());
     let measured: Vec<Felt> = requests.iter().map(felt).collect();
