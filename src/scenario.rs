@@ -180,7 +180,7 @@ impl Spec {
             policy,
             machine,
             mode: self.mode()?,
-            rules: self.rules()?,
+            rules: self.engine_rules()?,
             routing: routing(self.routing.as_deref().unwrap_or(Routing::RoundRobin.name()))?,
             kv_blocks: self.kv_blocks,
             rate: rate(self.rate.as_deref().unwrap_or("x1"))?,
@@ -244,10 +244,9 @@ impl Spec {
         }
     }
 
-    fn rules(&self) -> Result<Rules> {
-        let name = self.engine.as_deref().unwrap_or(RULES[0].name);
-        let found = RULES.iter().find(|rules| rules.name == name);
-        let mut rules = *found.ok_or_else(|| unknown("engine", name, RULES.iter().map(|rules| rules.name)))?;
+    /// The engine's rules, with the limits that are given.
+    fn engine_rules(&self) -> Result<Rules> {
+        let mut rules = rules(self.engine.as_deref().unwrap_or(RULES[0].name))?;
         for (name, given, own) in [
             ("step_tokens", self.step_tokens, &mut rules.step_tokens),
             ("running_requests", self.running_requests, &mut rules.running_requests),
@@ -260,6 +259,11 @@ impl Spec {
         }
         Ok(rules)
     }
+}
+
+fn rules(name: &str) -> Result<Rules> {
+    let found = RULES.iter().find(|rules| rules.name == name);
+    found.copied().ok_or_else(|| unknown("engine", name, RULES.iter().map(|rules| rules.name)))
 }
 
 /// More copies of a model than anybody runs; each costs time to replay.
