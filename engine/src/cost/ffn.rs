@@ -37,3 +37,29 @@ pub fn ffn_step(plan: &Plan, tokens: f64, kv_ns: f64) -> FfnStep {
     }
     step
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cost::tests::{a_model, machine_at, planned};
+
+    fn on(preset: &str) -> Plan {
+        let machine = (0..).map(machine_at).find(|machine| machine.preset == preset).unwrap();
+        planned(&a_model(1), "full", &machine, 8)
+    }
+
+    /// Steps whose KV reads have the same mean: the FFN's tail follows their spread where both share a memory, and only there.
+    #[test]
+    fn uneven_kv_reads_slow_the_ffn_where_it_shares_their_memory() {
+        let tail = |plan: &Plan, reads: [f64; 4]| {
+            let steps = reads.map(|kv_ns| ffn_step(plan, 32.0, kv_ns));
+            assert!(steps.iter().all(|step| step.alone_ns.to_bits() == steps[0].alone_ns.to_bits()));
+            steps.iter().map(|step| step.shared_ns).fold(0.0, f64::max)
+        };
+        let (shared, apart) = (on("vera-rubin"), on("vera-rubin-lpx"));
+        let mean = ffn_step(&shared, 32.0, 0.0).alone_ns / 2.0;
+        let (even, uneven) = ([mean; 4], [0.5 * mean, 0.5 * mean, 0.5 * mean, 2.5 * mean]);
+        assert!(tail(&shared, uneven) > 1.2 * tail(&shared, even));
+        assert_eq!(tail(&apart, uneven).to_bits(), tail(&apart, even).to_bits());
+    }
+}

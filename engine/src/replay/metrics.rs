@@ -208,9 +208,9 @@ fn latencies(found: &Found, put: &mut Put<'_>) {
     for (ratio, names) in
         [(0.99, ["promise_99_ttft_ms", "promise_99_itl_ms"]), (0.999, ["promise_999_ttft_ms", "promise_999_itl_ms"])]
     {
-        put(names[0], ms(kept_by(found, ratio, |served| served.ttft_ns)), time);
+        put(names[0], ms(kept_by(&found.outcome.served, ratio, |served| served.ttft_ns)), time);
         // Who has one token waits for no second.
-        put(names[1], ms(kept_by(found, ratio, |served| Some(served.max_itl_ns.unwrap_or(0)))), time);
+        put(names[1], ms(kept_by(&found.outcome.served, ratio, |served| Some(served.max_itl_ns.unwrap_or(0)))), time);
     }
     ffn(found, put);
     let e2e = sorted(|served| served.e2e_ns);
@@ -226,8 +226,7 @@ fn latencies(found: &Found, put: &mut Put<'_>) {
 }
 
 /// What a share of all requests keeps, if so many were served.
-fn kept_by(found: &Found, ratio: f64, of: fn(&Served) -> Option<i64>) -> Option<i64> {
-    let served = &found.outcome.served;
+fn kept_by(served: &[Served], ratio: f64, of: fn(&Served) -> Option<i64>) -> Option<i64> {
     let finished = served.iter().filter(|served| served.fate == Fate::Finished);
     let mut kept: Vec<i64> = finished.filter_map(of).collect();
     kept.sort_unstable();
@@ -462,4 +461,27 @@ fn decode_ns(plan: &Plan, scenario: &Scenario, workload: &Workload, outcome: &Ou
         scored_tokens: 0,
     };
     price(plan, &batch).total() * steps / size
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What can be promised follows the tail, not the mean, and who was turned away was kept no promise.
+    #[test]
+    fn equal_means_and_different_tails_are_different_promises() {
+        let of = |ttft: fn(i64) -> i64| -> Vec<Served> {
+            let one = |at| Served { fate: Fate::Finished, ttft_ns: Some(ttft(at)), ..Served::pending() };
+            (0..1000).map(one).collect()
+        };
+        let (steady, uneven) = (of(|_| 100), of(|at| if at < 980 { 80 } else { 1080 }));
+        let mean = |served: &[Served]| served.iter().filter_map(|served| served.ttft_ns).sum::<i64>() / 1000;
+        assert_eq!(mean(&steady), mean(&uneven));
+        let promise = |served: &[Served], ratio| kept_by(served, ratio, |served| served.ttft_ns);
+        assert_eq!((promise(&steady, 0.99), promise(&uneven, 0.99)), (Some(100), Some(1080)));
+        assert_eq!(promise(&uneven, 0.98), Some(80));
+        let mut rejected = steady.clone();
+        rejected[..5].fill(Served { fate: Fate::TooLarge, ..Served::pending() });
+        assert_eq!((promise(&rejected, 0.99), promise(&rejected, 0.999)), (Some(100), None));
+    }
 }

@@ -310,3 +310,35 @@ fn prompts_first_stall_those_that_decode() {
     assert!(first.served[0].max_itl_ns > mixed.served[0].max_itl_ns);
     assert!(first.stretches.iter().any(|stretch| stretch.stall_ns > 0));
 }
+
+/// A faster way to the host's memory brings those that gave way back sooner.
+#[test]
+fn a_faster_host_link_shortens_swaps() {
+    let requests: Vec<(u32, u32, u32, u8)> = (0..8).map(|at| (10, 60, 90, at % 3)).collect();
+    let workload = toy_workload(&requests);
+    let swaps = Rules { preempted: Preempted::Swap, ..RULES[0] };
+    let over = |host_bytes_per_ns: f64| {
+        let plan = Plan { host_bytes_per_ns, ..toy_plan(&[Keep::ALL], 600) };
+        open(&plan, &workload, 1, &swaps)
+    };
+    let (slow, fast) = (over(0.0625), over(0.25));
+    let sum = |outcome: &Outcome| outcome.served.iter().filter_map(|served| served.e2e_ns).sum::<i64>();
+    assert!(slow.served.iter().any(|served| served.preemptions > 0));
+    assert!(sum(&fast) < sum(&slow));
+    assert!(slow.stretches.iter().any(|stretch| stretch.cost.tier > 0.0));
+    assert!(slow.served.iter().all(|served| served.recomputed_tokens == 0));
+}
+
+/// Nothing depends on which thread runs what: the same inputs give the same outcome.
+#[test]
+fn a_replay_is_repeated_to_the_last_digit() {
+    let requests: Vec<(u32, u32, u32, u8)> = (0..25).map(|at| (at * 7 % 90, 20 + at * 11 % 150, at % 50, 0)).collect();
+    let (plan, workload) = (toy_plan(&[Keep::ALL, Keep::at_most(40)], 900), toy_workload(&requests));
+    let again = || open(&plan, &workload, 3, &RULES[0]);
+    let first = again();
+    let others: Vec<Outcome> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..3).map(|_| scope.spawn(again)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert!(others.iter().all(|other| *other == first));
+}
