@@ -5,11 +5,14 @@ use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
 /// The folders, the extension that counts in each, and the list that they become.
-const FOLDERS: [(&str, &str, &str); 6] = [
+const FOLDERS: [(&str, &str, &str); 9] = [
     ("QUERIES", "queries", "sql"),
     ("MODELS", "presets/model", "toml"),
     ("MACHINES", "presets/machine", "toml"),
+    ("FABRICS", "presets/fabric", "toml"),
     ("PRICES", "presets/prices", "toml"),
+    ("TARIFFS", "presets/tariff", "toml"),
+    ("ROUTES", "presets/route", "toml"),
     ("ACCURACY", "presets/accuracy", "toml"),
     ("TEMPLATES", "templates", "html"),
 ];

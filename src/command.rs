@@ -6,6 +6,7 @@ pub mod calibrate;
 pub mod check;
 pub mod cost;
 pub mod explain;
+pub mod fabric;
 pub mod ingest;
 pub mod inspect;
 pub mod list;

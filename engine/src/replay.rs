@@ -3,14 +3,22 @@
 //! A failed scenario keeps its error and never hides the rest. Everything here is a function of its inputs; the tool crate
 //! may replay scenarios on many threads and puts the results together in the scenarios' order.
 
+mod balance;
 mod demand;
+pub mod equal_cost;
+pub mod hierarchy;
 mod jitter;
 mod metrics;
+mod promise;
+mod stacking;
 mod tables;
+mod toll;
 mod usage;
 
 pub use metrics::{DEFINITIONS, Definition};
-pub use tables::{Run, tables};
+pub use stacking::variations;
+pub use tables::{Run, Shipped, tables};
+pub use toll::Toll;
 
 use crate::cost::{Parallel, Plan, plan};
 use crate::error::{Error, Result, unknown};
@@ -23,6 +31,7 @@ use crate::serving::{
     CapturedStep, Handover, Outcome, Pool, Preempted, Role, Routing, Rules, Setup, Traffic, captured, serve,
 };
 use crate::session::Trace;
+use crate::tariff::Tariff;
 use crate::workload::Workload;
 
 /// Where batches come from.
@@ -79,6 +88,8 @@ pub struct Scenario {
     pub dtype: WeightDtype,
     /// The price book.
     pub prices: PriceBook,
+    /// What tokens are sold for; nothing is sold if `None`.
+    pub tariff: Option<Tariff>,
 }
 
 /// Instances that compute prompts and send the KV to those that decode.
@@ -245,7 +256,7 @@ pub fn replay(scenario: &Scenario, source: &Source) -> Result<Found> {
     }
     let ends = outcome.stretches.iter().map(|stretch| stretch.start_ns + stretch.total_ns);
     Ok(Found {
-        price: price(scenario),
+        price: price(scenario, &scenario.prices),
         span_ns,
         duration_ns: ends.max().unwrap_or(0),
         shape,
@@ -254,6 +265,14 @@ pub fn replay(scenario: &Scenario, source: &Source) -> Result<Found> {
         outcome,
         offered_load,
     })
+}
+
+/// Replays one scenario for its sums alone.
+///
+/// # Errors
+/// As [`replay`].
+pub fn toll_of(scenario: &Scenario, source: &Source) -> Result<Toll> {
+    Ok(toll::toll(scenario, &replay(scenario, source)?, &source.workload))
 }
 
 /// Bytes of so many blocks of 16 tokens, without those that the engine keeps for itself.
@@ -302,11 +321,11 @@ fn host_bytes_per_ns(scenario: &Scenario) -> Result<f64> {
     Ok(link.value / 1e9)
 }
 
-/// The price of an accelerator of the scenario: that of its machine, or the mean over both of its machines.
-fn price(scenario: &Scenario) -> Price {
-    let own = price_of_machine(scenario, &scenario.machine);
+/// The price of an accelerator of the scenario in a book: that of its machine, or the mean over both of its machines.
+fn price(scenario: &Scenario, book: &PriceBook) -> Price {
+    let own = price_of_machine(book, &scenario.machine);
     let Some(prefill) = &scenario.prefill else { return own };
-    let other = price_of_machine(scenario, &prefill.machine);
+    let other = price_of_machine(book, &prefill.machine);
     let counts = (f64::from(accelerators(scenario.parallel)), f64::from(accelerators(prefill.parallel)));
     let mean = |a: Option<Sourced>, b: Option<Sourced>| {
         let (a, b) = (a?, b?);
@@ -318,12 +337,14 @@ fn price(scenario: &Scenario) -> Price {
         usd_per_accelerator_hour: mean(own.usd_per_accelerator_hour, other.usd_per_accelerator_hour),
         w_per_accelerator: mean(own.w_per_accelerator, other.w_per_accelerator),
         machine: own.machine,
+        // What owning consists of is that of one machine.
+        owning: None,
     }
 }
 
 /// A variation is priced as its preset, which is an assumption.
-fn price_of_machine(scenario: &Scenario, machine: &Machine) -> Price {
-    let mut price = price_of(&scenario.prices, &machine.preset);
+fn price_of_machine(book: &PriceBook, machine: &Machine) -> Price {
+    let mut price = price_of(book, &machine.preset);
     if machine.name != machine.preset {
         for known in [&mut price.usd_per_accelerator_hour, &mut price.w_per_accelerator].into_iter().flatten() {
             known.certainty = Certainty::Assumed;

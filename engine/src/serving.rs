@@ -17,7 +17,6 @@ mod traffic;
 
 pub use captured::{CapturedStep, captured};
 pub use cluster::{Handover, Pool, Role, Routing, Setup, serve};
-pub(crate) use instance::pairs;
 pub use rules::{Admit, Compose, Preempted, RULES, Rules, Victim};
 pub use traffic::Traffic;
 

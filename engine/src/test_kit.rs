@@ -3,6 +3,7 @@
 use crate::cost::{Linear, Plan, PlanGroup};
 use crate::model::{Attention, Certainty, KvShape};
 use crate::policy::{Group, Keep};
+use crate::serving::{self, Outcome, Pool, Routing, Rules, Setup, Traffic, serve};
 use crate::session::{Basis, Content, Fate, Form, Kind, Piece, Role, Session, Trace, Turn, units};
 use crate::workload::{Turns, Workload};
 
@@ -115,6 +116,13 @@ fn toy_group(keep: Keep) -> PlanGroup {
         write_flops: 0.125,
         score_flops: 0.125,
     }
+}
+
+/// Serves in open mode on alike instances, in turn.
+pub(crate) fn open(plan: &Plan, workload: &Workload, instances: u32, rules: &Rules) -> Outcome {
+    let pools = [Pool { plan, instances, role: serving::Role::Both }];
+    let (traffic, routing) = (Traffic::Open, Routing::RoundRobin);
+    serve(&Setup { pools: &pools, traffic, routing, rules, handover: None }, workload)
 }
 
 /// Requests from (gap in microseconds, prompt, output, family): prompts of one family are prefixes of each other, in units

@@ -7,7 +7,7 @@ use super::memory::Memory;
 use super::rules::{Admit, Compose, Preempted, Rules, Victim};
 use super::traffic::Arrivals;
 use super::{Fate, GapCause, LongGap, Role, Served, Stretch};
-use crate::cost::{BLOCK_TOKENS, Batch, Plan, StepCost, price};
+use crate::cost::{BLOCK_TOKENS, Batch, Plan, StepCost, pairs, price};
 use crate::workload::{LONGEST_NS, Workload};
 
 /// A request while an instance knows it.
@@ -966,19 +966,6 @@ fn is_whole(plan: &Plan, prompt: u32, context: u32) -> bool {
 /// Time of the host that the engine's rules add to a step.
 fn host(rules: &Rules, requests: u64, cost: &mut StepCost) {
     cost.overhead += rules.step_ns + rules.request_ns * requests as f64;
-}
-
-/// Query-context pairs of computing tokens `from + 1 ..= to`, each attending to itself and what is before it, at most `cap`.
-pub(crate) fn pairs(from: u32, to: u32, cap: Option<u32>) -> f64 {
-    let triangle = |tokens: u32| f64::from(tokens) * (f64::from(tokens) + 1.0) / 2.0;
-    match cap {
-        None => triangle(to) - triangle(from),
-        Some(cap) => {
-            let rising =
-                |tokens: u32| triangle(tokens.min(cap)) + f64::from(tokens.saturating_sub(cap)) * f64::from(cap);
-            rising(to) - rising(from)
-        }
-    }
 }
 
 /// The smallest number of steps, at most `steps`, whose times add up to `until`, for step times that rise evenly from

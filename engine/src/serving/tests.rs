@@ -7,16 +7,9 @@ use proptest::prelude::*;
 use super::*;
 use crate::cost::Plan;
 use crate::policy::{Beside, Budget, Keep, Lower};
-use crate::test_kit::{toy_plan, toy_workload};
+use crate::test_kit::{open, toy_plan, toy_workload};
 use crate::workload::{Turns, Workload};
 use reference::slow;
-
-/// Serves in open mode on alike instances.
-fn open(plan: &Plan, workload: &Workload, instances: u32, rules: &Rules) -> Outcome {
-    let pools = [Pool { plan, instances, role: Role::Both }];
-    let setup = Setup { pools: &pools, traffic: Traffic::Open, routing: Routing::RoundRobin, rules, handover: None };
-    serve(&setup, workload)
-}
 
 fn compare(setup: &Setup<'_>, workload: &Workload) -> Result<(), TestCaseError> {
     let (fast, slow) = (serve(setup, workload), slow(setup, workload));
