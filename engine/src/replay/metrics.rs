@@ -357,7 +357,7 @@ fn split(scenario: &Scenario, found: &Found, usd: Option<f64>, certainty: Certai
     put("usd_outputs", part(outputs), certainty);
     put("usd_idle", usd.map(|usd| usd - part(prompts).unwrap_or(0.0) - part(outputs).unwrap_or(0.0)), certainty);
     // Blocks that wait in memory for the next request with the same beginning.
-    let waiting = |stretch: &crate::serving::Stretch| stretch.resident_bytes.saturating_sub(stretch.held_bytes) as f64;
+    let waiting = |stretch: &Stretch| stretch.resident_bytes.saturating_sub(stretch.held_bytes) as f64;
     let byte_ns: f64 = found.outcome.stretches.iter().map(|stretch| waiting(stretch) * stretch.total_ns as f64).sum();
     let hits: u64 = found.outcome.served.iter().map(|served| u64::from(served.hit_tokens)).sum();
     let rent = scenario.prices.hbm_usd_per_gb.as_ref();
