@@ -356,26 +356,7 @@ impl<'a> Instance<'a> {
             return None;
         }
         if state.has_kv {
-            let now_ns = self.now;
-            let bytes = self.plan.footprint(state.prefill, state.done + ahead, true);
-            if !self.memory.reserve(bytes) {
-                return None;
-            }
-            let is_swapped = shared.served[at].preemptions > 0;
-            if is_swapped {
-                self.moved_bytes += self.plan.footprint(state.prefill, state.done, true);
-            }
-            self.enter(shared, request, promise.0);
-            let state = &mut shared.states[at];
-            (state.has_kv, state.pinned, state.publishes, state.shares) = (false, 0, false, false);
-            let served = &mut shared.served[at];
-            served.instance = self.number;
-            served.queue_ns = served.queue_ns.or(Some(now_ns - served.arrival_ns));
-            let cause = if is_swapped { GapCause::Preemption } else { GapCause::Handover };
-            self.late.push((request, cause));
-            let context = shared.states[at].done;
-            self.join(shared, request, context);
-            return Some(0);
+            return self.admit_with_kv(shared, request, promise.0, ahead).then_some(0);
         }
         let unit = unit_of(workload);
         let shares = rules.prefix_cache && self.plan.shares(state.prefill);
@@ -424,6 +405,30 @@ impl<'a> Instance<'a> {
         }
         self.publish(shared, request, found + chunk);
         Some(chunk)
+    }
+
+    /// Admits a request whose KV is computed already; it decodes from this step on.
+    fn admit_with_kv(&mut self, shared: &mut Shared<'_>, request: u32, promised: u64, ahead: u32) -> bool {
+        let (at, now_ns) = (request as usize, self.now);
+        let state = shared.states[at];
+        if !self.memory.reserve(self.plan.footprint(state.prefill, state.done + ahead, true)) {
+            return false;
+        }
+        let is_swapped = shared.served[at].preemptions > 0;
+        if is_swapped {
+            self.moved_bytes += self.plan.footprint(state.prefill, state.done, true);
+        }
+        self.enter(shared, request, promised);
+        let state = &mut shared.states[at];
+        (state.has_kv, state.pinned, state.publishes, state.shares) = (false, 0, false, false);
+        let served = &mut shared.served[at];
+        served.instance = self.number;
+        served.queue_ns = served.queue_ns.or(Some(now_ns - served.arrival_ns));
+        let cause = if is_swapped { GapCause::Preemption } else { GapCause::Handover };
+        self.late.push((request, cause));
+        let context = shared.states[at].done;
+        self.join(shared, request, context);
+        true
     }
 
     /// Bytes that the rules keep for a request while it runs, and those that must be free for it to begin; zero where the

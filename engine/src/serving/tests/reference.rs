@@ -312,21 +312,7 @@ impl<'a> Replay<'a> {
         let before = self.requests[at].clone();
         let cached = self.machines[machine].cached.clone();
         if before.has_kv {
-            let request = &mut self.requests[at];
-            (request.phase, request.start, request.base) = (Phase::Decode, request.done, request.generated);
-            (request.extra, request.has_kv) = (ahead, false);
-            (request.publishes, request.shares) = (false, false);
-            self.machines[machine].running.push(at);
-            if !self.settle(machine) {
-                self.machines[machine].running.pop();
-                self.requests[at] = before;
-                return None;
-            }
-            if before.preemptions > 0 {
-                self.machines[machine].moved += plan.footprint(before.prefill, before.done, true);
-            }
-            self.requests[at].instance = machine;
-            return Some(0);
+            return self.admit_with_kv(machine, at, ahead).then_some(0);
         }
         let shares = self.rules.prefix_cache && plan.shares(before.prefill);
         let most = (before.prefill - 1) / BLOCK_TOKENS * BLOCK_TOKENS;
@@ -384,6 +370,27 @@ impl<'a> Replay<'a> {
         }
         self.publish(machine, at);
         Some(chunk)
+    }
+
+    /// Tries to admit a request whose KV is computed.
+    fn admit_with_kv(&mut self, machine: usize, at: usize, ahead: u32) -> bool {
+        let before = self.requests[at].clone();
+        let request = &mut self.requests[at];
+        (request.phase, request.start, request.base) = (Phase::Decode, request.done, request.generated);
+        (request.extra, request.has_kv) = (ahead, false);
+        (request.publishes, request.shares) = (false, false);
+        self.machines[machine].running.push(at);
+        if !self.settle(machine) {
+            self.machines[machine].running.pop();
+            self.requests[at] = before;
+            return false;
+        }
+        if before.preemptions > 0 {
+            let plan = self.machines[machine].plan;
+            self.machines[machine].moved += plan.footprint(before.prefill, before.done, true);
+        }
+        self.requests[at].instance = machine;
+        true
     }
 
     /// Units that are whole once the step has run.
@@ -738,9 +745,9 @@ fn first_due(list: &mut Vec<(f64, u64, usize)>, now: f64) -> Option<usize> {
     (list.first()?.0 <= now).then(|| list.remove(0).2)
 }
 
-/// Serves a workload token by token.
-pub(super) fn slow<'a>(setup: &'a Setup<'a>, workload: &'a Workload) -> Replay<'a> {
-    let fresh = Slow {
+/// A request of which nothing is known yet.
+fn fresh() -> Slow {
+    Slow {
         phase: Phase::Away,
         prefill: 0,
         done: 0,
@@ -763,7 +770,11 @@ pub(super) fn slow<'a>(setup: &'a Setup<'a>, workload: &'a Workload) -> Replay<'
         admitted: false,
         preemptions: 0,
         fate: Fate::Pending,
-    };
+    }
+}
+
+/// Serves a workload token by token.
+pub(super) fn slow<'a>(setup: &'a Setup<'a>, workload: &'a Workload) -> Replay<'a> {
     let pools = setup.pools.iter().flat_map(|pool| (0..pool.instances).map(move |_| pool));
     let machines = pools.map(|pool| Machine {
         plan: pool.plan,
@@ -784,7 +795,7 @@ pub(super) fn slow<'a>(setup: &'a Setup<'a>, workload: &'a Workload) -> Replay<'
         rules: setup.rules,
         workload,
         machines: machines.collect(),
-        requests: vec![fresh; workload.len()],
+        requests: vec![fresh(); workload.len()],
         coming: Vec::new(),
         moves: Vec::new(),
         order: 0,
