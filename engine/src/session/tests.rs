@@ -5,7 +5,7 @@ use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray, UInt32Array, 
 use proptest::prelude::*;
 
 use super::*;
-use crate::workload::{Workload, prefix_counts};
+use crate::workload::{Turns, Workload, prefix_counts};
 
 /// A request of a test: session, parent, tokens of the prompt, its blocks, and its segments (name, kind, tokens).
 #[derive(Debug, Clone, Default)]
@@ -31,6 +31,7 @@ fn read_all(sent: &[Sent], unit_tokens: u32) -> (Trace, Workload) {
         offsets: vec![0],
         units: Vec::new(),
         distinct_units: sent.iter().flat_map(|one| &one.units).max().map_or(0, |most| most + 1),
+        turns: Turns::default(),
     };
     for one in sent {
         workload.units.extend_from_slice(&one.units);
@@ -41,6 +42,7 @@ fn read_all(sent: &[Sent], unit_tokens: u32) -> (Trace, Workload) {
         ("request_id", Arc::new(UInt64Array::from(workload.request_ids.clone())) as ArrayRef, false),
         ("session_id", Arc::new(sent.iter().map(|one| one.session).collect::<StringArray>()), true),
         ("parent_request_id", Arc::new(sent.iter().map(|one| one.parent).collect::<UInt64Array>()), true),
+        ("arrival_ns", i64s(|one| Some(one.arrival_ns)), true),
         ("delay_ns", i64s(|one| one.delay_ns), true),
         ("measured_e2e_ns", i64s(|_| None), true),
         ("measured_hit_tokens", Arc::new(sent.iter().map(|one| one.hit).collect::<UInt32Array>()), true),

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use super::{Piece, Trace, common};
 use crate::error::{Error, Result};
-use crate::workload::Workload;
+use crate::workload::{Turns, Workload};
 
 /// What precedes: a block, or a number of something shorter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -31,13 +31,14 @@ pub fn workload(changed: &Trace, recorded: &Trace, requests: &Workload) -> Resul
     let mut made = Workload {
         name: requests.name.clone(),
         request_ids: changed.turns.iter().map(|turn| turn.request_id).collect(),
-        arrival_ns: changed.turns.iter().map(|turn| turn.arrival_ns).collect(),
+        arrival_ns: Vec::with_capacity(changed.turns.len()),
         prompt: (0..changed.turns.len()).map(|at| changed.prompt(at)).collect(),
         output: changed.turns.iter().map(|turn| turn.output).collect(),
         unit_tokens: requests.unit_tokens,
         offsets: vec![0],
         units: Vec::with_capacity(requests.units.len()),
         distinct_units: requests.distinct_units,
+        turns: follow(changed, requests),
     };
     // A request that a stage added follows the recorded turn that it serves.
     let of_turn: HashMap<(u32, u32), usize> =
@@ -46,6 +47,7 @@ pub fn workload(changed: &Trace, recorded: &Trace, requests: &Workload) -> Resul
     for (at, turn) in changed.turns.iter().enumerate() {
         let pieces = changed.pieces_of(at);
         let origin = turn.recorded.map(|at| at as usize).or_else(|| of_turn.get(&(turn.session, turn.turn)).copied());
+        made.arrival_ns.push(origin.map_or(turn.arrival_ns, |origin| requests.arrival_ns[origin]));
         let before: &[Piece] = origin.map_or(&[], |origin| recorded.pieces_of(origin));
         let units = origin.map_or(&[][..], |origin| requests.units_of(origin));
         if requests.unit_tokens > 0 {
@@ -63,6 +65,26 @@ pub fn workload(changed: &Trace, recorded: &Trace, requests: &Workload) -> Resul
         made.offsets.push(end);
     }
     Ok(made)
+}
+
+/// Who waits for whom: each turn for the one that stands before it in its session, requests that a stage added included. Those
+/// that began anew in the trace still do, and an added request comes as soon as the one before it has ended.
+fn follow(changed: &Trace, requests: &Workload) -> Turns {
+    if requests.turns.before.is_empty() {
+        return Turns::default();
+    }
+    let (mut last, mut places): (HashMap<u32, u32>, HashMap<u32, u32>) = (HashMap::new(), HashMap::new());
+    let mut turns = Turns::default();
+    for (at, turn) in (0_u32..).zip(&changed.turns) {
+        let recorded = turn.recorded.map(|recorded| recorded as usize);
+        let parent = recorded.and_then(|recorded| requests.turns.before(recorded));
+        let begins = recorded.is_some() && parent.is_none();
+        let before = last.insert(turn.session, at).or_else(|| parent.and_then(|parent| places.get(&parent).copied()));
+        turns.before.push(before.filter(|_| !begins).unwrap_or(u32::MAX));
+        turns.pause_ns.push(recorded.map_or(0, |recorded| requests.turns.pause_ns[recorded]));
+        places.extend(turn.recorded.map(|recorded| (recorded, at)));
+    }
+    turns
 }
 
 /// Appends the whole blocks behind those that were kept.
