@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use engine::cost::Parallel;
+use engine::cost::{Measured, Parallel};
 use engine::error::{Error, Result, unknown};
 use engine::machine::{self, Machine};
 use engine::model::{self, Model, WeightDtype};
@@ -45,6 +45,8 @@ pub struct Spec {
     pub weights: Option<String>,
     /// A price book.
     pub prices: Option<String>,
+    /// Whether every operation has its closed form, where measured times of the machine are used if not.
+    pub closed_form: Option<bool>,
 }
 
 /// A scenario file.
@@ -120,10 +122,12 @@ impl Spec {
             instances: self.instances.or(other.instances),
             weights: text(self.weights, &other.weights),
             prices: text(self.prices, &other.prices),
+            closed_form: self.closed_form.or(other.closed_form),
         }
     }
 
-    /// The scenario with every name resolved; `workload` is an index into the run's sources.
+    /// The scenario with every name resolved; `workload` is an index into the run's sources. It has no measured
+    /// operations yet ([`crate::surfaces::Library::measured`]).
     ///
     /// # Errors
     /// An unknown name, a number out of range, a preset file that cannot be read.
@@ -155,6 +159,7 @@ impl Spec {
             },
             dtype: self.weights.as_deref().map_or(Ok(published), dtype)?,
             prices: load_prices(self.prices.as_deref().unwrap_or("hyperscaler"))?,
+            measured: Measured::default(),
         })
     }
 }
@@ -177,7 +182,7 @@ fn mode(name: &str) -> Result<Mode> {
     }
 }
 
-fn rules(name: &str) -> Result<Rules> {
+pub(crate) fn rules(name: &str) -> Result<Rules> {
     let found = RULES.iter().find(|rules| rules.name == name);
     found.copied().ok_or_else(|| unknown("engine", name, RULES.iter().map(|rules| rules.name)))
 }

@@ -100,6 +100,7 @@ fn one_by_one(bencher: Bencher<'_, '_>, model: &str) {
                 decode_requests: u64::from(requests),
                 kept_tokens: &kept,
                 prefill_tokens: 0,
+                prefill_requests: 0,
                 prefill_rows: 0,
                 prefill_pairs: &pairs,
                 prefill_context: &context,

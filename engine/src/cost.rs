@@ -10,11 +10,13 @@
 //! arithmetic progression, which lets the serving replay jump from event to event.
 
 mod batch;
+mod measure;
 mod measured;
 mod plan;
 
 pub use batch::{Demand, Field, price_columns};
-pub use measured::measure;
+pub use measure::{Measured, measure};
+pub use measured::{Covered, Line, Lines, Part};
 pub use plan::{BLOCK_TOKENS, Linear, Parallel, Plan, PlanGroup, peak_flops, plan};
 
 use crate::machine::FfnPool;
@@ -56,6 +58,10 @@ pub struct StepCost {
     pub tier_bytes: f64,
     /// Arithmetic.
     pub flops: f64,
+    /// Of the step's time, that of operations whose shape lies between measured ones; it is in the booths too.
+    pub calibrated: f64,
+    /// Of the step's time, that of measured operations at shapes beyond the measured ones, or at rates that were varied.
+    pub extrapolated: f64,
     /// Which branches won; equal regimes at two ends of a stretch mean linear step times between them.
     pub regime: u64,
 }
@@ -70,6 +76,8 @@ pub struct Batch<'a> {
     pub kept_tokens: &'a [u64],
     /// Prompt tokens computed.
     pub prefill_tokens: u64,
+    /// Requests that these tokens belong to.
+    pub prefill_requests: u64,
     /// Requests whose prompt is completed (each needs one row of logits).
     pub prefill_rows: u64,
     /// Query-context pairs of the prefill, one figure per plan group.
@@ -136,6 +144,8 @@ impl StepCost {
             hop_bytes: mean(|cost| cost.hop_bytes),
             tier_bytes: mean(|cost| cost.tier_bytes),
             flops: mean(|cost| cost.flops),
+            calibrated: mean(|cost| cost.calibrated),
+            extrapolated: mean(|cost| cost.extrapolated),
             regime: first.regime,
         }
     }
@@ -270,13 +280,30 @@ fn attend(plan: &Plan, group: &PlanGroup, tokens: f64, flops: f64, passes: f64, 
 
 /// The linear layers and the output projection for `tokens` tokens, of which `rows` need logits.
 fn linear(plan: &Plan, tokens: u64, rows: u64, cost: &mut StepCost) {
-    let tokens = tokens as f64;
+    let count = tokens as f64;
     for part in &plan.linear {
-        let weights = part.attention_bytes + part.dense_bytes + part.expert_bytes * part.touched(tokens);
-        weigh(plan, weights * part.layers, part.layers * tokens * (part.attention_flops + part.ffn_flops), cost);
+        let experts = part.expert_bytes * part.touched(count);
+        let mut closed = (0.0, 0.0);
+        let mut add = |is_covered: bool, bytes: f64, flops: f64| {
+            let (bytes, flops) = (part.layers * bytes, part.layers * count * flops);
+            if is_covered {
+                cost.weight_read_bytes += bytes * plan.tensor;
+                cost.flops += flops * plan.tensor;
+            } else {
+                closed = (closed.0 + bytes, closed.1 + flops);
+            }
+        };
+        let routed = part.expert_flops();
+        add(part.covered.attention, part.attention_bytes, part.attention_flops);
+        add(part.covered.dense, part.dense_bytes, part.ffn_flops - routed);
+        add(part.covered.experts, experts, routed);
+        if closed.0 > 0.0 {
+            weigh(plan, closed.0, closed.1, cost);
+        }
         cost.overhead += part.layers * plan.layer_floor_ns;
     }
-    if rows > 0 {
+    measured::layers(plan, count, cost);
+    if rows > 0 && !measured::head(plan, rows as f64, cost) {
         weigh(plan, plan.head_bytes, plan.head_flops * rows as f64, cost);
     }
 }
@@ -297,8 +324,10 @@ fn collectives(plan: &Plan, tokens: u64, cost: &mut StepCost) {
 
 fn all_reduce(plan: &Plan, count: f64, tokens: f64, cost: &mut StepCost) {
     let bytes = count * tokens * plan.residual_bytes * 2.0 * (plan.tensor - 1.0) / plan.tensor;
-    cost.collective += count * plan.collective_latency_ns + bytes / plan.collective_bytes_per_ns;
     cost.link_bytes += bytes * plan.tensor;
+    if !measured::all_reduce(plan, count, tokens, cost) {
+        cost.collective += count * plan.collective_latency_ns + bytes / plan.collective_bytes_per_ns;
+    }
 }
 
 /// Prefill attention: the pairs set the arithmetic, the context is read once per chunk.
@@ -308,7 +337,19 @@ fn prefill_attention(plan: &Plan, batch: &Batch<'_>, cost: &mut StepCost) {
         // Where the model chooses, its index sees every pair and the attention no more than it may.
         let attended = pairs.min(batch.prefill_tokens as f64 * group.prefill_top);
         let flops = attended * group.prefill_pair_flops + pairs * group.index_flops;
-        attend(plan, group, context as f64, flops, 1.0, cost);
+        match &group.measured_prefill {
+            Some(grid) if pairs > 0.0 => {
+                measured::attend_prompts(
+                    plan,
+                    group,
+                    grid,
+                    batch.prefill_requests,
+                    (pairs, context as f64, flops),
+                    cost,
+                );
+            }
+            _ => attend(plan, group, context as f64, flops, 1.0, cost),
+        }
     }
 }
 

@@ -11,7 +11,7 @@ mod usage;
 pub use metrics::{DEFINITIONS, Definition};
 pub use tables::{Run, tables};
 
-use crate::cost::{Parallel, Plan, plan};
+use crate::cost::{Measured, Parallel, Plan, measure, plan};
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::model::{Certainty, Model, WeightDtype};
@@ -56,6 +56,8 @@ pub struct Scenario {
     pub dtype: WeightDtype,
     /// The price book.
     pub prices: PriceBook,
+    /// Measured operations of the machine; without any, every operation has its closed form.
+    pub measured: Measured,
 }
 
 /// Requests to replay, and the steps that were captured with them.
@@ -100,7 +102,8 @@ impl Scenario {
 /// not published.
 pub fn replay(scenario: &Scenario, source: &Source) -> Result<Found> {
     let shape = shape(&scenario.policy, &scenario.model)?;
-    let plan = plan(&scenario.model, &shape, &scenario.machine, scenario.dtype, scenario.parallel)?;
+    let mut plan = plan(&scenario.model, &shape, &scenario.machine, scenario.dtype, scenario.parallel)?;
+    measure(&mut plan, &scenario.model, &scenario.machine, scenario.dtype, &scenario.measured);
     let (outcome, span_ns, offered_load) = match scenario.mode {
         Mode::Captured => {
             if source.steps.is_empty() {

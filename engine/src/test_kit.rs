@@ -32,6 +32,7 @@ pub(crate) fn toy_plan(keeps: &[Keep], capacity: u64) -> Plan {
         attention_flops: 40_000.0,
         ffn_flops: 60_000.0,
         ffn_flops_unsharded: 60_000.0,
+        covered: crate::cost::Covered::default(),
     };
     Plan {
         groups: keeps.iter().map(|keep| toy_group(*keep)).collect(),
@@ -51,6 +52,7 @@ pub(crate) fn toy_plan(keeps: &[Keep], capacity: u64) -> Plan {
         layer_floor_ns: 200.0,
         step_overhead_ns: 5000.0,
         ffn_pool: None,
+        lines: None,
         weight_bytes: 51_000.0,
         capacity_bytes: capacity,
         eviction_is_private: true,
@@ -109,6 +111,7 @@ fn toy_group(keep: Keep) -> PlanGroup {
         kv_bytes_per_ns: 0.11,
         floor_ns: 100.0,
         measured: None,
+        measured_prefill: None,
         read_flops: 0.3,
         write_flops: 0.2,
         score_flops: 0.1,

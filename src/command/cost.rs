@@ -3,20 +3,23 @@
 mod range;
 mod spec;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use arrow::array::{
     ArrayRef, BooleanArray, Float64Array, Int64Array, RecordBatch, StringArray, UInt32Array, UInt64Array,
 };
-use engine::cost::{Demand, Field, Parallel, Plan, StepCost, peak_flops, plan, price_columns};
+use engine::cost::{Demand, Field, Parallel, Plan, StepCost, measure, peak_flops, plan, price_columns};
 use engine::error::{Error, Result};
 use engine::machine::Machine;
 use engine::model::{Model, WeightDtype};
 use engine::policy::{Shape, Stack, shape};
+use engine::serving::{RULES, Rules};
 
 use self::range::numbers;
 use super::{Exit, Shown, print, talk};
-use crate::scenario::{dtype, load_machine, load_model};
+use crate::scenario::{dtype, load_machine, load_model, rules};
+use crate::surfaces::{Library, framework};
 
 /// Arguments of `kvtoll cost`. Repeated flags multiply.
 #[derive(Debug, clap::Args)]
@@ -42,6 +45,15 @@ pub struct Args {
     /// Number format of the weights: bf16, fp8, nvfp4, mxfp4 or int4; the published one if not given
     #[arg(long, value_name = "DTYPE")]
     pub weights: Option<String>,
+    /// The serving engine, whose kernels were measured; see `kvtoll list engines`
+    #[arg(long, value_name = "ENGINE")]
+    pub engine: Option<String>,
+    /// A folder of surfaces, as `kvtoll calibrate` writes it, in place of the shipped ones
+    #[arg(long, value_name = "DIR")]
+    pub surfaces: Option<PathBuf>,
+    /// Price every operation by its closed form, not by what was measured on the machine
+    #[arg(long, conflicts_with = "surfaces")]
+    pub closed_form: bool,
     /// What more bandwidth, link, compute and capacity deliver, instead of the table of steps
     #[arg(long)]
     pub spec: bool,
@@ -65,6 +77,30 @@ struct Placed {
     plan: Plan,
 }
 
+/// Where measured times come from; none in closed form.
+struct Source {
+    library: Option<Library>,
+    engine: Rules,
+}
+
+impl Source {
+    fn of(args: &Args) -> Result<Self> {
+        let library = (!args.closed_form).then(|| Library::of(args.surfaces.as_deref()));
+        Ok(Self { library, engine: rules(args.engine.as_deref().unwrap_or(RULES[0].name))? })
+    }
+
+    /// The plan with the measured times of its machine.
+    fn plan(&mut self, subject: &Subject, machine: &Machine, parallel: Parallel) -> Result<Plan> {
+        let mut found = plan(&subject.model, &subject.shape, machine, subject.dtype, parallel)?;
+        if let Some(library) = &mut self.library {
+            let engine = framework(self.engine.name);
+            let measured = library.measured(machine, engine, &subject.model, parallel.tensor)?;
+            measure(&mut found, &subject.model, machine, subject.dtype, &measured);
+        }
+        Ok(found)
+    }
+}
+
 /// The steps that are priced: every batch with every context.
 #[derive(Clone)]
 struct Steps {
@@ -85,10 +121,11 @@ pub fn run(args: &Args) -> Result<Exit> {
             .hint("take fewer batches or contexts"));
     }
     let (mut batches, mut failed) = (Vec::new(), None);
+    let mut source = Source::of(args)?;
     for subject in subjects(args)? {
-        let placed = place(args, &subject, &mut failed)?;
+        let placed = place(args, &mut source, &subject, &mut failed)?;
         if args.spec {
-            batches.extend(spec::table(&subject, &placed, &steps)?);
+            batches.extend(spec::table(&mut source, &subject, &placed, &steps)?);
         } else {
             batches.extend(table(&subject, &placed, &steps)?);
         }
@@ -117,11 +154,11 @@ fn subjects(args: &Args) -> Result<Vec<Subject>> {
 }
 
 /// Plans the subject on each machine. A machine that cannot take it is told, and does not hide the others.
-fn place(args: &Args, subject: &Subject, failed: &mut Option<Error>) -> Result<Vec<Placed>> {
+fn place(args: &Args, source: &mut Source, subject: &Subject, failed: &mut Option<Error>) -> Result<Vec<Placed>> {
     let mut placed = Vec::new();
     for name in &args.machine {
         let machine = load_machine(name)?;
-        match fewest(subject, &machine, args.tensor_parallel) {
+        match fewest(source, subject, &machine, args.tensor_parallel) {
             Ok((parallel, plan)) => placed.push(Placed { machine, parallel, plan }),
             Err(error) => {
                 talk::warn(&format!("{} under {} on {name}: {error}", subject.model.name, subject.policy));
@@ -133,11 +170,10 @@ fn place(args: &Args, subject: &Subject, failed: &mut Option<Error>) -> Result<V
 }
 
 /// The plan on so many accelerators, or on the fewest (a power of two) that hold the weights.
-fn fewest(subject: &Subject, machine: &Machine, tensor: Option<u32>) -> Result<(Parallel, Plan)> {
-    let on = |tensor: u32| {
+fn fewest(source: &mut Source, subject: &Subject, machine: &Machine, tensor: Option<u32>) -> Result<(Parallel, Plan)> {
+    let mut on = |tensor: u32| {
         let parallel = Parallel { tensor, instances: 1 };
-        let found = plan(&subject.model, &subject.shape, machine, subject.dtype, parallel)?;
-        Ok((parallel, found))
+        Ok((parallel, source.plan(subject, machine, parallel)?))
     };
     if let Some(tensor) = tensor {
         return on(tensor);
@@ -178,7 +214,7 @@ impl Steps {
 }
 
 /// Figures of each step, in this order.
-const FIELDS: [Field; 15] = [
+const FIELDS: [Field; 17] = [
     Field::Total,
     Field::KvRead,
     Field::WeightRead,
@@ -194,10 +230,12 @@ const FIELDS: [Field; 15] = [
     Field::WeightReadBytes,
     Field::LinkBytes,
     Field::Flops,
+    Field::Calibrated,
+    Field::Extrapolated,
 ];
 
 /// Columns of figures, one for each of [`FIELDS`].
-type Figures = [Vec<f64>; 15];
+type Figures = [Vec<f64>; 17];
 
 /// One figure of all steps.
 fn figure(figures: &Figures, field: Field) -> &[f64] {
@@ -265,7 +303,7 @@ fn rows(subject: &Subject, placed: &Placed, steps: &Steps, figures: &Figures) ->
     let bytes = steps.bytes(plan);
     let fits = bytes.iter().map(|&bytes| Some(bytes <= plan.capacity_bytes)).collect::<BooleanArray>();
     let mut columns = names(subject, placed, count);
-    let own: [(&'static str, ArrayRef); 20] = [
+    let own: [(&'static str, ArrayRef); 22] = [
         ("batch", Arc::new(UInt32Array::from(steps.batch.clone()))),
         ("context_tokens", Arc::new(UInt32Array::from(steps.context.clone()))),
         ("step_ns", ns(total)),
@@ -285,6 +323,8 @@ fn rows(subject: &Subject, placed: &Placed, steps: &Steps, figures: &Figures) ->
         ("tokens_per_s_per_accelerator", each(&|row| rate(row) / tensor)),
         ("kv_bytes", Arc::new(UInt64Array::from(bytes))),
         ("fits", Arc::new(fits)),
+        ("calibrated_ratio", each(&|row| at(Field::Calibrated, row) / total[row])),
+        ("extrapolated_ratio", each(&|row| at(Field::Extrapolated, row) / total[row])),
         ("certainty", word_column(plan, count)),
     ];
     columns.extend(own);

@@ -27,6 +27,7 @@ use crate::output::Format;
 use crate::scenario::{Spec, product, read};
 use crate::sql;
 use crate::store::Store;
+use crate::surfaces::{Library, framework};
 
 /// Decode steps per row of `attention_error`.
 const ERROR_STEPS: u32 = 32;
@@ -74,6 +75,12 @@ pub struct Wanted {
     /// Number format of the weights: bf16, fp8, nvfp4, mxfp4 or int4; the published one if not given
     #[arg(long, value_name = "DTYPE")]
     pub weights: Option<String>,
+    /// A folder of surfaces, as `kvtoll calibrate` writes it, in place of the shipped ones
+    #[arg(long, value_name = "DIR")]
+    pub surfaces: Option<PathBuf>,
+    /// Price every operation by its closed form, not by what was measured on the machine
+    #[arg(long, conflicts_with = "surfaces")]
+    pub closed_form: bool,
     /// A price book; see `kvtoll list prices`
     #[arg(long, value_name = "BOOK")]
     pub prices: Option<String>,
@@ -113,6 +120,8 @@ impl Wanted {
         ] {
             words.extend(value.iter().map(|value| format!("--{flag} {}", quoted(value))));
         }
+        words.extend(self.surfaces.iter().map(|path| format!("--surfaces {}", quoted(&path.to_string_lossy()))));
+        words.extend(self.closed_form.then(|| "--closed-form".to_owned()));
         words.extend(self.split_blocks.then(|| "--split-blocks".to_owned()));
         words.extend(self.tensor_parallel.map(|number| format!("--tensor-parallel {number}")));
         words.extend(self.instances.map(|number| format!("--instances {number}")));
@@ -175,6 +184,7 @@ pub(crate) fn carry_out(store: &mut Store, wanted: &Wanted) -> Result<Option<Don
     let budget = wanted.error_budget.as_deref().map(ErrorBudget::parse).transpose()?;
     let specs = specs(wanted)?;
     let (sources, mut scenarios) = resolve(store, &specs)?;
+    look_up(wanted, &specs, &mut scenarios)?;
     if wanted.dry_run {
         for scenario in &scenarios {
             let workload = &sources[scenario.workload].workload;
@@ -226,6 +236,7 @@ fn specs(wanted: &Wanted) -> Result<Vec<Spec>> {
         instances: wanted.instances,
         weights: wanted.weights.clone(),
         prices: wanted.prices.clone(),
+        closed_form: wanted.closed_form.then_some(true),
         ..Spec::default()
     };
     match &wanted.scenarios {
@@ -281,6 +292,18 @@ fn resolve(store: &Store, specs: &[Spec]) -> Result<(Vec<Source>, Vec<Scenario>)
     Ok((sources, scenarios))
 }
 
+/// Gives the scenarios what was measured on their machines.
+fn look_up(wanted: &Wanted, specs: &[Spec], scenarios: &mut [Scenario]) -> Result<()> {
+    let mut library = Library::of(wanted.surfaces.as_deref());
+    for (scenario, spec) in scenarios.iter_mut().zip(specs) {
+        if spec.closed_form != Some(true) {
+            let (machine, engine) = (&scenario.machine, framework(scenario.rules.name));
+            scenario.measured = library.measured(machine, engine, &scenario.model, scenario.parallel.tensor)?;
+        }
+    }
+    Ok(())
+}
+
 /// The run's id: a hash of what goes in, so that the same inputs give the same run.
 fn run_id(
     store: &Store,
@@ -296,11 +319,13 @@ fn run_id(
         }
     }
     for scenario in scenarios {
-        let Scenario { name, is_baseline, model, machine, mode, rules, rate, parallel, dtype, prices, .. } = scenario;
+        let Scenario {
+            name, is_baseline, model, machine, mode, rules, rate, parallel, dtype, prices, measured, ..
+        } = scenario;
         let (workload, policy) = (&sources[scenario.workload].workload.name, scenario.policy.name());
         // The stack goes in by its canonical name: its stages hold addresses of functions.
         hash.update(format!("{name:?} {is_baseline} {workload:?} {model:?} {policy} {machine:?} {mode:?} "));
-        hash.update(format!("{rules:?} {rate:?} {parallel:?} {dtype:?} {prices:?}\n"));
+        hash.update(format!("{rules:?} {rate:?} {parallel:?} {dtype:?} {prices:?} {:?}\n", measured.name));
     }
     if let Some(budget) = budget {
         hash.update(format!("{budget}\n"));

@@ -1,6 +1,7 @@
 //! A scenario as the cost engine sees it: everything that does not change from step to step, per accelerator.
 
 use super::Pool;
+use super::measured::{Covered, Lines};
 use crate::error::{Error, Result};
 use crate::machine::{Accelerator, Machine};
 use crate::model::{Attention, Certainty, Model, STATE_TOKENS, WeightDtype};
@@ -78,9 +79,11 @@ pub struct PlanGroup {
     pub kv_bytes_per_ns: f64,
     /// Fixed time of one layer's attention kernel.
     pub floor_ns: f64,
-    /// Measured times of one layer's decode attention on one accelerator, where [`super::measure`] found them; they
-    /// stand in for the bandwidth and the fixed time.
+    /// Measured times of one layer's decode attention on one accelerator over requests and past tokens of each, where
+    /// [`super::measure`] found them; they stand in for the bandwidth and the fixed time.
     pub measured: Option<Grid>,
+    /// The same of prefill, over requests and query-context pairs of each.
+    pub measured_prefill: Option<Grid>,
     /// Dequantization per kept token per accelerator, all layers.
     pub read_flops: f64,
     /// Quantization per written token per accelerator, all layers.
@@ -114,6 +117,8 @@ pub struct Linear {
     pub ffn_flops: f64,
     /// The same, unsharded.
     pub ffn_flops_unsharded: f64,
+    /// What of it the measured times of the plan ([`Plan::lines`]) include.
+    pub covered: Covered,
 }
 
 /// Everything about a scenario that does not change from step to step; times in nanoseconds.
@@ -153,6 +158,8 @@ pub struct Plan {
     pub step_overhead_ns: f64,
     /// FFN accelerators, if apart.
     pub ffn_pool: Option<Pool>,
+    /// Measured times of what depends on the tokens of a step alone, where [`super::measure`] found any.
+    pub lines: Option<Box<Lines>>,
     /// Bytes of weights of the instance, all accelerators.
     pub weight_bytes: f64,
     /// KV bytes that fit in the instance, all accelerators.
@@ -164,6 +171,15 @@ pub struct Plan {
 }
 
 impl Linear {
+    /// Arithmetic of the routed experts per token and accelerator.
+    pub fn expert_flops(&self) -> f64 {
+        if self.experts == 0.0 {
+            return 0.0;
+        }
+        let all = self.dense_params + self.active_experts * self.expert_params;
+        self.ffn_flops * (self.active_experts * self.expert_params) / all.max(1.0)
+    }
+
     /// Experts that `tokens` tokens touch when each picks its experts at random: `E * (1 - (1 - k/E)^tokens)`.
     pub fn touched(&self, tokens: f64) -> f64 {
         if self.experts == 0.0 {
@@ -287,10 +303,11 @@ pub fn plan(model: &Model, shape: &Shape, machine: &Machine, dtype: WeightDtype,
         layer_floor_ns: efficiency.layer_floor_ns.value,
         step_overhead_ns: efficiency.step_overhead_ns.value,
         ffn_pool: plan_pool(model, machine, tensor)?,
+        lines: None,
         weight_bytes,
         capacity_bytes: capacity(machine, weight_bytes, tensor)?,
         eviction_is_private: shape.eviction_is_private,
-        certainty: certainty(model, machine),
+        certainty: certainty(model, machine, |_| true),
     })
 }
 
@@ -408,6 +425,7 @@ fn plan_group(group: &Group, machine: &Machine, tensor: u32) -> PlanGroup {
         kv_bytes_per_ns: machine.accelerator.memory_bytes_per_s.value * efficiency.value / 1e9,
         floor_ns: if is_state { machine.efficiency.layer_floor_ns.value } else { floor.value },
         measured: None,
+        measured_prefill: None,
         read_flops: group.read_flops * layers * head_share,
         write_flops: group.write_flops * layers * head_share,
         score_flops: group.score_flops * layers * query_share,
@@ -429,6 +447,7 @@ fn plan_linear(group: &crate::model::LayerGroup, dtype: WeightDtype, tensor: f64
         attention_flops: 2.0 * group.attention_params / tensor,
         ffn_flops: 2.0 * group.ffn.active_params() / tensor,
         ffn_flops_unsharded: 2.0 * group.ffn.active_params(),
+        covered: Covered::default(),
     }
 }
 
@@ -490,9 +509,12 @@ fn capacity(machine: &Machine, weight_bytes: f64, tensor: f64) -> Result<u64> {
     Ok(left as u64)
 }
 
-fn certainty(model: &Model, machine: &Machine) -> Certainty {
+/// The least certain of the model and those parameters of the machine that `counts` takes.
+///
+/// The vector efficiency and the host overhead are assumptions, so nothing priced here is better than assumed unless
+/// measurements stand in for them.
+pub(super) fn certainty(model: &Model, machine: &Machine, counts: impl Fn(&str) -> bool) -> Certainty {
     let parameters = crate::machine::parameters(machine);
-    // The vector efficiency and the host overhead are assumptions, so nothing priced here is better than assumed unless a
-    // measured surface replaces the closed form.
-    parameters.iter().map(|parameter| parameter.certainty).fold(model.certainty, Certainty::min)
+    let counted = parameters.iter().filter(|parameter| counts(parameter.name));
+    counted.map(|parameter| parameter.certainty).fold(model.certainty, Certainty::min)
 }

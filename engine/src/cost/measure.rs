@@ -1,0 +1,298 @@
+//! Puts measured times into a plan.
+//!
+//! Of each operation that the surfaces of the device have, under a kernel and number format that the plan would run, the
+//! times of the scenario's own shapes are taken once ([`super::measured`] looks them up in every step). Of several kernels
+//! the one that has measured most of the shapes counts, and among those the fastest, as engines choose. What no surface
+//! has keeps the closed form.
+//!
+//! * **Attention** of decoding and of prompts: layers with keys and values of one width, in 16 or 8 bits. A prompt's chunk
+//!   takes the time of the whole prompt that has as many query-context pairs.
+//! * **Matrix products**: the projections of attention (queries, keys and values as one product, and the output), the
+//!   dense part of the FFN (gate and up as one product, and down), the router, and the output projection. Projections of
+//!   other kinds of attention are priced as one product of as many weights, which is an extrapolation.
+//! * **Routed experts**, where tokens fall on them by a power law of exponent 1.01, the mildest skew that was measured.
+//! * **All-reduces** of the residual stream.
+//!
+//! A fixed time per layer ([`Plan::layer_floor_ns`]) stays beside them: norms, rotary embeddings and activations, which are
+//! none of these. That of attention kernels is in their measured time.
+//!
+//! **Other rates.** Where a variation changed a rate of the machine, a kernel's time changes by the difference of the
+//! roofline times over the best efficiency that the kernel reaches at any of the shapes: what does not follow the rate (its
+//! start, its last wave) stays. The result is extrapolated. Operations whose efficiency or fixed time was varied must not
+//! be among the surfaces; the caller knows which.
+
+mod kernels;
+mod products;
+
+use std::sync::Arc;
+
+use super::measured::{Covered, Line, Lines, Part};
+use super::plan::{Linear, Plan, PlanGroup, certainty};
+use crate::machine::Machine;
+use crate::model::{Attention, Certainty, Model, WeightDtype};
+use crate::surface::{Dim, Grid, Key, Peaks, Shape, Surface};
+use kernels::{Node, fastest};
+use products::{Product, products};
+
+/// Measured operations of a device under a framework.
+#[derive(Debug, Clone, Default)]
+pub struct Measured {
+    /// What they are, with a hash of their points: it tells runs apart.
+    pub name: String,
+    /// One surface per operation.
+    pub surfaces: Vec<Arc<Surface>>,
+    /// The rates of the machine, where a variation changed them.
+    pub peaks: Option<Peaks>,
+}
+
+impl Measured {
+    /// The surface of an operation.
+    fn surface(&self, op: &str) -> Option<&Surface> {
+        self.surfaces.iter().map(Arc::as_ref).find(|surface| surface.op() == op)
+    }
+}
+
+/// Tokens of a step at which lines have nodes, where the surfaces themselves have none.
+const TOKENS: [u64; 16] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768];
+
+/// The skew of tokens over experts that is assumed, and what stands in for it.
+const DISTRIBUTIONS: [&str; 3] = ["power_law_1.01", "balanced", "power_law_1.2"];
+
+/// Puts the times of measured operations into a plan, and says how certain the plan is then.
+pub fn measure(plan: &mut Plan, model: &Model, machine: &Machine, dtype: WeightDtype, measured: &Measured) {
+    if measured.surfaces.is_empty() {
+        return;
+    }
+    let tensor = (plan.tensor as u32).max(1);
+    for group in &mut plan.groups {
+        group.measured = decode(group, measured, tensor);
+        group.measured_prefill = prefill(group, measured, tensor);
+    }
+    // On two pools the FFN runs elsewhere, and micro-batches of it are not steps.
+    if plan.ffn_pool.is_none() {
+        let formats = Formats::of(model, dtype);
+        let layers = layers(plan, model, measured, &formats, tensor);
+        let head = Product {
+            n: (model.head_params / f64::from(model.hidden) / plan.tensor).ceil() as u64,
+            k: u64::from(model.hidden),
+            exact: true,
+        };
+        let head = product_line(measured, &formats, &head);
+        let lines = Lines { layers, head, all_reduce: all_reduce(measured, model, tensor) };
+        plan.lines = (lines != Lines::default()).then(|| Box::new(lines));
+    }
+    plan.certainty = certain(plan, model, machine);
+}
+
+/// The number formats that surfaces name for weights of one kind, the likeliest first.
+struct Formats {
+    products: &'static [&'static str],
+    experts: &'static [&'static str],
+}
+
+impl Formats {
+    /// Weights that are published in 8 bits have scales for blocks; those that an engine converts have one for a tensor.
+    fn of(model: &Model, dtype: WeightDtype) -> Self {
+        let published = model.weights == WeightDtype::Fp8;
+        let (products, experts): (&[&str], &[&str]) = match dtype {
+            WeightDtype::Bf16 => (&["bfloat16"], &["bfloat16"]),
+            WeightDtype::Fp8 if published => (&["fp8_block", "fp8"], &["fp8_block", "fp8"]),
+            WeightDtype::Fp8 => (&["fp8", "fp8_block"], &["fp8", "fp8_block"]),
+            WeightDtype::Nvfp4 => (&["nvfp4"], &["nvfp4"]),
+            WeightDtype::Mxfp4 => (&[], &["w4a8_mxfp4_mxfp8", "w4a16_mxfp4"]),
+            WeightDtype::Int4 => (&["int4_wo"], &["int4_wo"]),
+        };
+        Self { products, experts }
+    }
+}
+
+/// Heads of one accelerator, width and window of a layer whose attention was measured, and how its KV is written; `None`
+/// for other kinds.
+fn heads(group: &PlanGroup, tensor: u32) -> Option<(Shape, &'static str)> {
+    let kv = &group.group.kv;
+    let window = match kv.attention {
+        Attention::Full => 0,
+        Attention::Sliding { window } => u64::from(window),
+        Attention::Mla | Attention::Sparse(_) | Attention::Linear => return None,
+    };
+    let plain = 2 * u64::from(kv.key_dim) * u64::from(kv.kv_heads);
+    let format = match group.group.token_bytes {
+        bytes if bytes == 2 * plain => "bfloat16",
+        bytes if bytes == plain => "fp8",
+        _ => return None,
+    };
+    let shape = Shape::of(&[
+        (Dim::Batch, 1),
+        (Dim::NewTokens, 1),
+        (Dim::QueryHeads, u64::from(kv.query_heads.div_ceil(tensor))),
+        (Dim::KvHeads, u64::from(kv.kv_heads.div_ceil(tensor))),
+        (Dim::HeadDim, u64::from(kv.key_dim)),
+        (Dim::WindowTokens, window),
+    ]);
+    (kv.key_dim == kv.value_dim).then_some((shape, format))
+}
+
+fn decode(group: &PlanGroup, measured: &Measured, tensor: u32) -> Option<Grid> {
+    let surface = measured.surface("attention_generation")?;
+    let (shape, format) = heads(group, tensor)?;
+    let axis = |dim| kernels::axis(surface, dim);
+    let (batches, contexts) = (axis(Dim::Batch), axis(Dim::PastTokens));
+    let pairs = batches.iter().flat_map(|batch| contexts.iter().map(move |past| (*batch, *past)));
+    let shapes: Vec<Shape> =
+        pairs.map(|(batch, past)| shape.with(Dim::Batch, batch).with(Dim::PastTokens, past)).collect();
+    let nodes = fastest(surface, &shapes, measured.peaks.as_ref(), &|key: &Key| key.kv_dtype == format)?;
+    // A kernel that has measured none of the shapes says nothing about them.
+    nodes.iter().any(Node::is_calibrated).then(|| through(&batches, &contexts, &nodes)).flatten()
+}
+
+fn through(batches: &[u64], others: &[u64], nodes: &[Node]) -> Option<Grid> {
+    let real = |list: &[u64]| list.iter().map(|value| *value as f64).collect();
+    let found: Vec<_> = nodes.iter().map(|node| (node.time_ns, node.ground)).collect();
+    Grid::through(real(batches), real(others), &found)
+}
+
+/// Prompts from nothing, over their number and the pairs of each.
+fn prefill(group: &PlanGroup, measured: &Measured, tensor: u32) -> Option<Grid> {
+    let surface = measured.surface("attention_context")?;
+    let (shape, format) = heads(group, tensor)?;
+    let batches = kernels::axis(surface, Dim::Batch);
+    let lengths = kernels::denser(&kernels::axis(surface, Dim::NewTokens));
+    let shapes: Vec<Shape> = batches
+        .iter()
+        .flat_map(|batch| lengths.iter().map(move |new| (*batch, *new)))
+        .map(|(batch, new)| shape.with(Dim::Batch, batch).with(Dim::NewTokens, new))
+        .collect();
+    let nodes = fastest(surface, &shapes, measured.peaks.as_ref(), &|key: &Key| key.kv_dtype == format)?;
+    let window = shape.get(Dim::WindowTokens) as f64;
+    let pairs: Vec<f64> = lengths.iter().map(|new| pairs(*new as f64, window)).collect();
+    let found: Vec<_> = nodes.iter().map(|node| (node.time_ns, node.ground)).collect();
+    let batches = batches.iter().map(|batch| *batch as f64).collect();
+    nodes.iter().any(Node::is_calibrated).then(|| Grid::through(batches, pairs, &found)).flatten()
+}
+
+/// Query-context pairs of a prompt of so many tokens; a window of 0 is none.
+fn pairs(tokens: f64, window: f64) -> f64 {
+    let seen = if window > 0.0 { window.min(tokens) } else { tokens };
+    seen * (seen + 1.0) / 2.0 + (tokens - seen) * seen
+}
+
+/// All linear layers but the output projection, over tokens; marks in the plan what it covers.
+fn layers(plan: &mut Plan, model: &Model, measured: &Measured, formats: &Formats, tensor: u32) -> Option<Line> {
+    let mut tokens = measured.surface("gemm").map_or_else(|| TOKENS.to_vec(), |gemm| kernels::axis(gemm, Dim::M));
+    tokens.retain(|count| *count > 0);
+    let mut sum = vec![Part::default(); tokens.len()];
+    let mut is_any = false;
+    for (part, group) in plan.linear.iter_mut().zip(&model.groups) {
+        let all = products(group, model.hidden, tensor);
+        let lists = [(&all.attention, 0), (&all.dense, 1)];
+        let mut found = [None, None];
+        for (list, at) in lists {
+            found[at] = list.iter().try_fold(vec![Part::default(); tokens.len()], |sum, product| {
+                Some(added(sum, &product_parts(measured, formats, product, &tokens)?))
+            });
+        }
+        let [attention, dense] = found;
+        let dense = dense.filter(|_| part.dense_bytes > 0.0);
+        let experts = experts(measured, formats, model, part, tensor, &tokens);
+        part.covered = Covered { attention: attention.is_some(), dense: dense.is_some(), experts: experts.is_some() };
+        for found in [attention, dense, experts].into_iter().flatten() {
+            is_any = true;
+            let times = part.layers;
+            sum.iter_mut().zip(found).for_each(|(sum, part)| *sum = sum.plus(part.times(times)));
+        }
+    }
+    let nodes = tokens.iter().map(|count| *count as f64).collect();
+    is_any.then(|| Line::of(nodes, sum)).flatten()
+}
+
+fn added(mut sum: Vec<Part>, parts: &[Part]) -> Vec<Part> {
+    sum.iter_mut().zip(parts).for_each(|(sum, part)| *sum = sum.plus(*part));
+    sum
+}
+
+/// A matrix product over rows; `None` where no kernel of its number format was measured.
+fn product_parts(measured: &Measured, formats: &Formats, product: &Product, rows: &[u64]) -> Option<Vec<Part>> {
+    let surface = measured.surface("gemm")?;
+    let shape = Shape::of(&[(Dim::N, product.n), (Dim::K, product.k)]);
+    let shapes: Vec<Shape> = rows.iter().map(|rows| shape.with(Dim::M, *rows)).collect();
+    let nodes = formats
+        .products
+        .iter()
+        .find_map(|format| fastest(surface, &shapes, measured.peaks.as_ref(), &|key: &Key| key.dtype == *format))?;
+    Some(nodes.iter().map(|node| node.streaming(product.exact)).collect())
+}
+
+fn product_line(measured: &Measured, formats: &Formats, product: &Product) -> Option<Line> {
+    let mut rows = kernels::axis(measured.surface("gemm")?, Dim::M);
+    rows.retain(|count| *count > 0);
+    let parts = product_parts(measured, formats, product, &rows)?;
+    Line::of(rows.iter().map(|count| *count as f64).collect(), parts)
+}
+
+/// The routed experts of one layer, over tokens. Each accelerator has a slice of every expert.
+fn experts(
+    measured: &Measured,
+    formats: &Formats,
+    model: &Model,
+    part: &Linear,
+    tensor: u32,
+    tokens: &[u64],
+) -> Option<Vec<Part>> {
+    let surface = measured.surface("moe").filter(|_| part.experts > 0.0)?;
+    let shape = Shape::of(&[
+        (Dim::Hidden, u64::from(model.hidden)),
+        (Dim::Intermediate, (part.expert_params / (3.0 * f64::from(model.hidden))).round() as u64),
+        (Dim::Experts, part.experts as u64),
+        (Dim::ActiveExperts, part.active_experts as u64),
+        (Dim::TensorParallel, u64::from(tensor)),
+        (Dim::ExpertParallel, 1),
+    ]);
+    let shapes: Vec<Shape> = tokens.iter().map(|tokens| shape.with(Dim::NewTokens, *tokens)).collect();
+    let of = |format: &&str, distribution: &&str| {
+        let fits = |key: &Key| {
+            // Experts of two matrices are another operation.
+            key.dtype == **format && key.distribution == **distribution && !key.kernel_source.contains("nongated")
+        };
+        fastest(surface, &shapes, measured.peaks.as_ref(), &fits)
+    };
+    let nodes = formats.experts.iter().find_map(|format| DISTRIBUTIONS.iter().find_map(|skew| of(format, skew)))?;
+    Some(nodes.iter().map(|node| node.streaming(true)).collect())
+}
+
+/// An all-reduce of the residual stream over tokens.
+fn all_reduce(measured: &Measured, model: &Model, tensor: u32) -> Option<Line> {
+    let surface = measured.surface("all_reduce").filter(|_| tensor > 1)?;
+    let bytes = 2 * u64::from(model.hidden);
+    let shape = Shape::of(&[(Dim::Devices, u64::from(tensor)), (Dim::ElementBytes, 2)]);
+    let shapes: Vec<Shape> = TOKENS.iter().map(|tokens| shape.with(Dim::MessageBytes, tokens * bytes)).collect();
+    let nodes = fastest(surface, &shapes, measured.peaks.as_ref(), &|_: &Key| true)?;
+    let parts = nodes.iter().map(Node::exchanging).collect();
+    Line::of(TOKENS.iter().map(|count| *count as f64).collect(), parts)
+}
+
+/// Parameters that decode attention, matrix products and collectives would take their times from.
+const ATTENTION: [&str; 4] = ["kv_read_16bit", "kv_read_8bit", "attention_floor_ns", "attention_floor_8bit_ns"];
+const PRODUCTS: [&str; 5] = ["weight_read", "weight_read_8bit", "matmul_bf16", "matmul_fp8", "matmul_fp4"];
+const COLLECTIVES: [&str; 2] = ["all_reduce", "scale_up_latency_ns"];
+
+/// The certainty of a measured plan: of the model and of those parameters that nothing measured stands in for. What was
+/// extrapolated is assumed.
+fn certain(plan: &Plan, model: &Model, machine: &Machine) -> Certainty {
+    let attention = plan.groups.iter().all(|group| group.measured.is_some() && group.measured_prefill.is_some());
+    let lines = plan.lines.as_deref();
+    let covers = |part: &Linear| {
+        let Covered { attention, dense, experts } = part.covered;
+        attention && (dense || part.dense_bytes <= 0.0) && (experts || part.experts <= 0.0)
+    };
+    let products = lines.is_some_and(|lines| lines.head.is_some()) && plan.linear.iter().all(covers);
+    let collectives = plan.tensor <= 1.0 || lines.is_some_and(|lines| lines.all_reduce.is_some());
+    let counts = |name: &str| {
+        !(attention && ATTENTION.contains(&name)
+            || attention && products && PRODUCTS.contains(&name)
+            || collectives && COLLECTIVES.contains(&name))
+    };
+    certainty(model, machine, counts)
+}
+
+#[cfg(test)]
+mod tests;

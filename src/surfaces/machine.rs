@@ -1,0 +1,160 @@
+//! The surfaces that a machine's steps are priced with.
+
+use engine::cost::Measured;
+use engine::error::Result;
+use engine::machine::{Machine, Parameter, parameters};
+use engine::model::{Attention, Model};
+use engine::surface::Peaks;
+use sha2::{Digest, Sha256};
+
+use super::{Library, name};
+use crate::scenario::load_machine;
+
+/// Operations that steps are priced with, and the parameters of a machine that stand for the same in the closed form:
+/// where one of those was varied, what the user said counts, and the operation is not looked up.
+const OPERATIONS: [(&str, &[&str]); 5] = [
+    ("attention_generation", &["kv_read_16bit", "kv_read_8bit", "attention_floor_ns", "attention_floor_8bit_ns"]),
+    (
+        "attention_context",
+        &["kv_read_16bit", "kv_read_8bit", "attention_floor_ns", "attention_floor_8bit_ns", "matmul_bf16"],
+    ),
+    ("gemm", &["weight_read", "weight_read_8bit", "matmul_bf16", "matmul_fp8", "matmul_fp4"]),
+    ("moe", &["weight_read", "weight_read_8bit", "matmul_bf16", "matmul_fp8", "matmul_fp4"]),
+    ("all_reduce", &["all_reduce", "scale_up_latency_ns"]),
+];
+
+/// The framework of a serving engine, by the engine's name: `vllm` of `vllm-0.19`.
+pub fn framework(engine: &str) -> &str {
+    engine.split('-').next().unwrap_or(engine)
+}
+
+/// Whether steps of a model run an operation at all.
+fn is_needed(op: &str, model: &Model, tensor: u32) -> bool {
+    let groups = || model.groups.iter();
+    match op {
+        "all_reduce" => tensor > 1,
+        "moe" => groups().any(|group| group.ffn.experts > 0),
+        "attention_generation" | "attention_context" => {
+            groups().any(|group| matches!(group.kv.attention, Attention::Full | Attention::Sliding { .. }))
+        }
+        _ => true,
+    }
+}
+
+impl Library {
+    /// What was measured on the machine under the framework, of what steps of the model need on so many accelerators.
+    ///
+    /// The shipped surfaces belong to the presets of their devices. Surfaces of a folder belong to the machine whose
+    /// preset or file has the name of their device. A machine whose rates were varied keeps the surfaces and says so
+    /// ([`Measured::peaks`]); one whose efficiencies or fixed times were varied loses those that they stand for.
+    ///
+    /// # Errors
+    /// A file that is no surface.
+    pub fn measured(&mut self, machine: &Machine, framework: &str, model: &Model, tensor: u32) -> Result<Measured> {
+        let bare = machine.name.split('*').next().unwrap_or_default().trim();
+        if self.folder.is_none() && bare != machine.preset {
+            return Ok(Measured::default());
+        }
+        let base = load_machine(bare)?;
+        let (now, before) = (parameters(machine), parameters(&base));
+        let varied = |name: &str| value(&now, name) != value(&before, name);
+        let mut measured = Measured::default();
+        let mut hash = Sha256::new();
+        for (op, instead) in OPERATIONS {
+            if !is_needed(op, model, tensor) || instead.iter().any(|parameter| varied(parameter)) {
+                continue;
+            }
+            let name = name(&machine.preset, framework, op);
+            let Some(bytes) = self.bytes(&name)? else { continue };
+            let Some(found) = self.find(&name)? else { continue };
+            hash.update(name.as_bytes());
+            hash.update(bytes);
+            measured.surfaces.push(found.surface.clone());
+        }
+        let Some(first) = measured.surfaces.first() else { return Ok(measured) };
+        measured.peaks = peaks(first.peaks(), &now, &before);
+        let digest = hash.finalize();
+        let short: String = digest.iter().take(6).map(|byte| format!("{byte:02x}")).collect();
+        measured.name = format!("{} {framework} {short}", machine.preset);
+        Ok(measured)
+    }
+}
+
+fn value(parameters: &[Parameter], name: &str) -> Option<u64> {
+    parameters.iter().find(|parameter| parameter.name == name).map(|parameter| parameter.value.to_bits())
+}
+
+/// The rates of a device, each times what its parameter was varied by; `None` where none was.
+fn peaks(device: &Peaks, now: &[Parameter], before: &[Parameter]) -> Option<Peaks> {
+    let factor = |name: &str| {
+        let of = |list: &[Parameter]| list.iter().find(|parameter| parameter.name == name).map(|known| known.value);
+        of(now).zip(of(before)).map_or(1.0, |(now, before)| now / before)
+    };
+    let sixteen = factor("bf16_flops");
+    let moved = Peaks {
+        memory_bytes_per_s: device.memory_bytes_per_s * factor("memory_bytes_per_s"),
+        flops_16bit: device.flops_16bit * sixteen,
+        flops_8bit: device.flops_8bit * factor("fp8_flops"),
+        flops_4bit: device.flops_4bit * factor("fp4_flops"),
+        link_bytes_per_s: device.link_bytes_per_s * factor("scale_up_bytes_per_s"),
+        ..*device
+    };
+    (moved != *device).then_some(moved)
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::model::Certainty;
+
+    use super::*;
+    use crate::scenario::load_model;
+
+    fn of(machine: &str, model: &str, tensor: u32) -> Measured {
+        let (machine, model) = (load_machine(machine).unwrap(), load_model(model).unwrap());
+        Library::of(None).measured(&machine, framework("vllm-0.19"), &model, tensor).unwrap()
+    }
+
+    fn ops(measured: &Measured) -> Vec<&str> {
+        measured.surfaces.iter().map(|surface| surface.op()).collect()
+    }
+
+    #[test]
+    fn a_machine_has_the_surfaces_of_its_device() {
+        let plain = of("h100", "llama-3.1-8b", 1);
+        assert_eq!(ops(&plain), ["attention_generation", "attention_context", "gemm"]);
+        assert!(plain.peaks.is_none() && plain.name.starts_with("h100 vllm "));
+        assert_eq!(ops(&of("h100", "llama-3.1-8b", 2)).last(), Some(&"all_reduce"));
+        assert!(of("vera-rubin", "llama-3.1-8b", 1).surfaces.is_empty());
+        // GB200 is not B200, though one name is part of the other.
+        assert!(of("gb200", "llama-3.1-8b", 1).surfaces.is_empty());
+    }
+
+    #[test]
+    fn variations_move_rates_or_put_the_closed_form_back() {
+        let more = of("h100*memory_bytes=2*reserve_bytes=2", "llama-3.1-8b", 1);
+        assert!(more.peaks.is_none() && more.surfaces.len() == 3);
+        let faster = of("h100*hbm_bw=2", "llama-3.1-8b", 1);
+        let peaks = faster.peaks.unwrap();
+        let device = *faster.surfaces[0].peaks();
+        assert_eq!(peaks, Peaks { memory_bytes_per_s: 2.0 * device.memory_bytes_per_s, ..device });
+        assert_eq!(ops(&of("h100*kv_read_16bit=0.5", "llama-3.1-8b", 1)), ["gemm"]);
+        assert_eq!(ops(&of("h100*matmul_bf16=0.5", "llama-3.1-8b", 1)), ["attention_generation"]);
+        assert_eq!(ops(&of("h100*all_reduce=0.5", "llama-3.1-8b", 2)).len(), 3);
+    }
+
+    #[test]
+    fn certainty_follows_what_is_measured() {
+        use engine::cost::{Parallel, measure, plan};
+        use engine::policy::{Stack, shape};
+        let (machine, model) = (load_machine("h100").unwrap(), load_model("llama-3.1-8b").unwrap());
+        let shape = shape(&Stack::parse("full").unwrap(), &model).unwrap();
+        let parallel = Parallel { tensor: 1, instances: 1 };
+        let mut plan = plan(&model, &shape, &machine, model.weights, parallel).unwrap();
+        let measured = of("h100", "llama-3.1-8b", 1);
+        measure(&mut plan, &model, &machine, model.weights, &measured);
+        assert!(plan.groups.iter().all(|group| group.measured.is_some() && group.measured_prefill.is_some()));
+        assert!(plan.lines.as_ref().is_some_and(|lines| lines.layers.is_some() && lines.head.is_some()));
+        // The host's time stays an assumption.
+        assert_eq!(plan.certainty, Certainty::Assumed);
+    }
+}
