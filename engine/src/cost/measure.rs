@@ -31,7 +31,7 @@ use super::plan::{Linear, Plan, PlanGroup, certainty};
 use crate::machine::Machine;
 use crate::model::{Attention, Certainty, Model, WeightDtype};
 use crate::surface::{Dim, Grid, Key, Peaks, Shape, Surface};
-use kernels::{Node, fastest};
+use kernels::{Node, fastest, fastest_inside};
 use products::{Product, products};
 
 /// Measured operations of a device under a framework.
@@ -140,9 +140,8 @@ fn decode(group: &PlanGroup, measured: &Measured, tensor: u32) -> Option<Grid> {
     let pairs = batches.iter().flat_map(|batch| contexts.iter().map(move |past| (*batch, *past)));
     let shapes: Vec<Shape> =
         pairs.map(|(batch, past)| shape.with(Dim::Batch, batch).with(Dim::PastTokens, past)).collect();
-    let nodes = fastest(surface, &shapes, measured.peaks.as_ref(), &|key: &Key| key.kv_dtype == format)?;
-    // A kernel that has measured none of the shapes says nothing about them.
-    nodes.iter().any(Node::is_calibrated).then(|| through(&batches, &contexts, &nodes)).flatten()
+    let nodes = fastest_inside(surface, &shapes, measured.peaks.as_ref(), &|key: &Key| key.kv_dtype == format)?;
+    through(&batches, &contexts, &nodes)
 }
 
 fn through(batches: &[u64], others: &[u64], nodes: &[Node]) -> Option<Grid> {
@@ -162,12 +161,12 @@ fn prefill(group: &PlanGroup, measured: &Measured, tensor: u32) -> Option<Grid> 
         .flat_map(|batch| lengths.iter().map(move |new| (*batch, *new)))
         .map(|(batch, new)| shape.with(Dim::Batch, batch).with(Dim::NewTokens, new))
         .collect();
-    let nodes = fastest(surface, &shapes, measured.peaks.as_ref(), &|key: &Key| key.kv_dtype == format)?;
+    let nodes = fastest_inside(surface, &shapes, measured.peaks.as_ref(), &|key: &Key| key.kv_dtype == format)?;
     let window = shape.get(Dim::WindowTokens) as f64;
     let pairs: Vec<f64> = lengths.iter().map(|new| pairs(*new as f64, window)).collect();
     let found: Vec<_> = nodes.iter().map(|node| (node.time_ns, node.ground)).collect();
     let batches = batches.iter().map(|batch| *batch as f64).collect();
-    nodes.iter().any(Node::is_calibrated).then(|| Grid::through(batches, pairs, &found)).flatten()
+    Grid::through(batches, pairs, &found)
 }
 
 /// Query-context pairs of a prompt of so many tokens; a window of 0 is none.

@@ -84,11 +84,36 @@ pub(super) fn fastest(
     peaks: Option<&Peaks>,
     fits: &dyn Fn(&Key) -> bool,
 ) -> Option<Vec<Node>> {
+    fastest_of(surface, shapes, peaks, fits, shapes.len())
+}
+
+/// The same of those kernels that have at least one of the shapes between measured ones: a kernel that has none says
+/// nothing about attention of such heads.
+pub(super) fn fastest_inside(
+    surface: &Surface,
+    shapes: &[Shape],
+    peaks: Option<&Peaks>,
+    fits: &dyn Fn(&Key) -> bool,
+) -> Option<Vec<Node>> {
+    fastest_of(surface, shapes, peaks, fits, shapes.len().checked_sub(1)?)
+}
+
+/// The same of those kernels that have at most so many of the shapes beyond the measured ones.
+fn fastest_of(
+    surface: &Surface,
+    shapes: &[Shape],
+    peaks: Option<&Peaks>,
+    fits: &dyn Fn(&Key) -> bool,
+    most_outside: usize,
+) -> Option<Vec<Node>> {
     let mut scratch = Scratch::default();
     let mut best: Option<((usize, f64), Vec<Node>)> = None;
     for (group, key) in surface.keys().enumerate().filter(|(_, key)| fits(key)) {
         let Some(nodes) = times(surface, (group, key), shapes, &mut scratch) else { continue };
         let outside = nodes.iter().filter(|node| !node.is_calibrated()).count();
+        if outside > most_outside {
+            continue;
+        }
         let mean = nodes.iter().map(|node| node.time_ns.ln()).sum::<f64>();
         let is_better = |(least, fastest): &(usize, f64)| outside < *least || outside == *least && mean < *fastest;
         if best.as_ref().is_none_or(|(before, _)| is_better(before)) {

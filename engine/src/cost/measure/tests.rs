@@ -1,5 +1,7 @@
 //! Steps against what the surfaces themselves say, and the laws of measured plans.
 
+use std::sync::LazyLock;
+
 use super::*;
 use crate::cost::tests::{Columns, a_machine, a_model, planned, priced};
 use crate::cost::{Demand, Field, StepCost, price_columns};
@@ -87,7 +89,8 @@ fn measured(surfaces: impl IntoIterator<Item = Surface>) -> Measured {
 }
 
 fn all() -> Measured {
-    measured(attention().into_iter().chain(products()))
+    static ALL: LazyLock<Measured> = LazyLock::new(|| measured(attention().into_iter().chain(products())));
+    ALL.clone()
 }
 
 /// Llama 3.1 8B in 8 bits on so many H200.
