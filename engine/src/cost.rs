@@ -343,7 +343,7 @@ fn prefill_attention(plan: &Plan, batch: &Batch<'_>, cost: &mut StepCost) {
                     plan,
                     group,
                     grid,
-                    batch.prefill_requests,
+                    (batch.prefill_requests, batch.prefill_tokens),
                     (pairs, context as f64, flops),
                     cost,
                 );

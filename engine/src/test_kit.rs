@@ -112,6 +112,7 @@ fn toy_group(keep: Keep) -> PlanGroup {
         floor_ns: 100.0,
         measured: None,
         measured_prefill: None,
+        module_ns: 0.0,
         read_flops: 0.3,
         write_flops: 0.2,
         score_flops: 0.1,

@@ -12,16 +12,36 @@ use crate::scenario::load_machine;
 
 /// Operations that steps are priced with, and the parameters of a machine that stand for the same in the closed form:
 /// where one of those was varied, what the user said counts, and the operation is not looked up.
-const OPERATIONS: [(&str, &[&str]); 5] = [
+const OPERATIONS: [(&str, &[&str]); 9] = [
     ("attention_generation", &["kv_read_16bit", "kv_read_8bit", "attention_floor_ns", "attention_floor_8bit_ns"]),
     (
         "attention_context",
         &["kv_read_16bit", "kv_read_8bit", "attention_floor_ns", "attention_floor_8bit_ns", "matmul_bf16"],
     ),
+    ("mla_generation", &["kv_read_16bit", "kv_read_8bit", "attention_floor_ns", "attention_floor_8bit_ns"]),
+    ("mla_context", &["kv_read_16bit", "kv_read_8bit", "attention_floor_ns", "attention_floor_8bit_ns", "matmul_bf16"]),
+    ("mla_generation_module", &MODULE),
+    ("mla_context_module", &MODULE),
     ("gemm", &["weight_read", "weight_read_8bit", "matmul_bf16", "matmul_fp8", "matmul_fp4"]),
     ("moe", &["weight_read", "weight_read_8bit", "matmul_bf16", "matmul_fp8", "matmul_fp4"]),
     ("all_reduce", &["all_reduce", "scale_up_latency_ns"]),
 ];
+
+/// All that stands for a whole attention module.
+const MODULE: [&str; 9] = [
+    "kv_read_16bit",
+    "kv_read_8bit",
+    "attention_floor_ns",
+    "attention_floor_8bit_ns",
+    "weight_read",
+    "weight_read_8bit",
+    "matmul_bf16",
+    "matmul_fp8",
+    "matmul_fp4",
+];
+
+/// Machines that nobody has measured, and the one whose die they have: its times are moved to their rates.
+const KIN: [(&str, &str); 3] = [("gb200", "b200"), ("b300", "b200"), ("gb300", "b200")];
 
 /// The framework of a serving engine, by the engine's name: `vllm` of `vllm-0.19`.
 pub fn framework(engine: &str) -> &str {
@@ -34,6 +54,9 @@ fn is_needed(op: &str, model: &Model, tensor: u32) -> bool {
     match op {
         "all_reduce" => tensor > 1,
         "moe" => groups().any(|group| group.ffn.experts > 0),
+        "mla_generation" | "mla_context" | "mla_generation_module" | "mla_context_module" => {
+            groups().any(|group| group.kv.attention == Attention::Mla)
+        }
         "attention_generation" | "attention_context" => {
             groups().any(|group| matches!(group.kv.attention, Attention::Full | Attention::Sliding { .. }))
         }
@@ -44,7 +67,8 @@ fn is_needed(op: &str, model: &Model, tensor: u32) -> bool {
 impl Library {
     /// What was measured on the machine under the framework, of what steps of the model need on so many accelerators.
     ///
-    /// The shipped surfaces belong to the presets of their devices. Surfaces of a folder belong to the machine whose
+    /// The shipped surfaces belong to the presets of their devices, and to machines with the same die, whose rates they are
+    /// moved to. Surfaces of a folder belong to the machine whose
     /// preset or file has the name of their device. A machine whose rates were varied keeps the surfaces and says so
     /// ([`Measured::peaks`]); one whose efficiencies or fixed times were varied loses those that they stand for.
     ///
@@ -55,8 +79,9 @@ impl Library {
         if self.folder.is_none() && bare != machine.preset {
             return Ok(Measured::default());
         }
-        let base = load_machine(bare)?;
-        let (now, before) = (parameters(machine), parameters(&base));
+        let kin = KIN.iter().find(|(own, _)| *own == machine.preset && self.folder.is_none());
+        let device = kin.map_or(machine.preset.as_str(), |(_, device)| device);
+        let (now, before) = (parameters(machine), parameters(&load_machine(bare)?));
         let varied = |name: &str| value(&now, name) != value(&before, name);
         let mut measured = Measured::default();
         let mut hash = Sha256::new();
@@ -64,7 +89,7 @@ impl Library {
             if !is_needed(op, model, tensor) || instead.iter().any(|parameter| varied(parameter)) {
                 continue;
             }
-            let name = name(&machine.preset, framework, op);
+            let name = name(device, framework, op);
             let Some(bytes) = self.bytes(&name)? else { continue };
             let Some(found) = self.find(&name)? else { continue };
             hash.update(name.as_bytes());
@@ -72,10 +97,14 @@ impl Library {
             measured.surfaces.push(found.surface.clone());
         }
         let Some(first) = measured.surfaces.first() else { return Ok(measured) };
-        measured.peaks = peaks(first.peaks(), &now, &before);
+        measured.peaks = match kin {
+            None => Some(peaks(first.peaks(), &now, &before)).filter(|moved| moved != first.peaks()),
+            // Even at the same rates another machine's times are an extrapolation.
+            Some(_) => Some(peaks(first.peaks(), &now, &parameters(&load_machine(device)?))),
+        };
         let digest = hash.finalize();
         let short: String = digest.iter().take(6).map(|byte| format!("{byte:02x}")).collect();
-        measured.name = format!("{} {framework} {short}", machine.preset);
+        measured.name = format!("{device} {framework} {short}");
         Ok(measured)
     }
 }
@@ -84,22 +113,20 @@ fn value(parameters: &[Parameter], name: &str) -> Option<u64> {
     parameters.iter().find(|parameter| parameter.name == name).map(|parameter| parameter.value.to_bits())
 }
 
-/// The rates of a device, each times what its parameter was varied by; `None` where none was.
-fn peaks(device: &Peaks, now: &[Parameter], before: &[Parameter]) -> Option<Peaks> {
+/// The rates of a device, each times what its parameter has become.
+fn peaks(device: &Peaks, now: &[Parameter], before: &[Parameter]) -> Peaks {
     let factor = |name: &str| {
         let of = |list: &[Parameter]| list.iter().find(|parameter| parameter.name == name).map(|known| known.value);
         of(now).zip(of(before)).map_or(1.0, |(now, before)| now / before)
     };
-    let sixteen = factor("bf16_flops");
-    let moved = Peaks {
+    Peaks {
         memory_bytes_per_s: device.memory_bytes_per_s * factor("memory_bytes_per_s"),
-        flops_16bit: device.flops_16bit * sixteen,
+        flops_16bit: device.flops_16bit * factor("bf16_flops"),
         flops_8bit: device.flops_8bit * factor("fp8_flops"),
         flops_4bit: device.flops_4bit * factor("fp4_flops"),
         link_bytes_per_s: device.link_bytes_per_s * factor("scale_up_bytes_per_s"),
         ..*device
-    };
-    (moved != *device).then_some(moved)
+    }
 }
 
 #[cfg(test)]
@@ -125,8 +152,9 @@ mod tests {
         assert!(plain.peaks.is_none() && plain.name.starts_with("h100 vllm "));
         assert_eq!(ops(&of("h100", "llama-3.1-8b", 2)).last(), Some(&"all_reduce"));
         assert!(of("vera-rubin", "llama-3.1-8b", 1).surfaces.is_empty());
-        // GB200 is not B200, though one name is part of the other.
-        assert!(of("gb200", "llama-3.1-8b", 1).surfaces.is_empty());
+        // The die of B200, at its own rates and on trust.
+        let kin = of("gb300", "llama-3.1-8b", 1);
+        assert!(kin.name.starts_with("b200 vllm ") && kin.surfaces.len() == 3 && kin.peaks.is_some());
     }
 
     #[test]

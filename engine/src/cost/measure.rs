@@ -7,6 +7,8 @@
 //!
 //! * **Attention** of decoding and of prompts: layers with keys and values of one width, in 16 or 8 bits. A prompt's chunk
 //!   takes the time of the whole prompt that has as many query-context pairs.
+//! * **Latent attention** of DeepSeek-V3's widths: the whole module with its projections where the framework was measured
+//!   so, else its kernel.
 //! * **Matrix products**: the projections of attention (queries, keys and values as one product, and the output), the
 //!   dense part of the FFN (gate and up as one product, and down), the router, and the output projection. Projections of
 //!   other kinds of attention are priced as one product of as many weights, which is an extrapolation.
@@ -22,6 +24,7 @@
 //! be among the surfaces; the caller knows which.
 
 mod kernels;
+mod latent;
 mod products;
 
 use std::sync::Arc;
@@ -64,13 +67,14 @@ pub fn measure(plan: &mut Plan, model: &Model, machine: &Machine, dtype: WeightD
         return;
     }
     let tensor = (plan.tensor as u32).max(1);
+    let formats = Formats::of(model, dtype);
     for group in &mut plan.groups {
         group.measured = decode(group, measured, tensor);
         group.measured_prefill = prefill(group, measured, tensor);
     }
+    latents(plan, model, measured, (dtype, &formats), tensor);
     // On two pools the FFN runs elsewhere, and micro-batches of it are not steps.
     if plan.ffn_pool.is_none() {
-        let formats = Formats::of(model, dtype);
         let layers = layers(plan, model, measured, &formats, tensor);
         let head = Product {
             n: (model.head_params / f64::from(model.hidden) / plan.tensor).ceil() as u64,
@@ -135,19 +139,16 @@ fn heads(group: &PlanGroup, tensor: u32) -> Option<(Shape, &'static str)> {
 fn decode(group: &PlanGroup, measured: &Measured, tensor: u32) -> Option<Grid> {
     let surface = measured.surface("attention_generation")?;
     let (shape, format) = heads(group, tensor)?;
-    let axis = |dim| kernels::axis(surface, dim);
-    let (batches, contexts) = (axis(Dim::Batch), axis(Dim::PastTokens));
-    let pairs = batches.iter().flat_map(|batch| contexts.iter().map(move |past| (*batch, *past)));
-    let shapes: Vec<Shape> =
-        pairs.map(|(batch, past)| shape.with(Dim::Batch, batch).with(Dim::PastTokens, past)).collect();
+    let (batches, pasts) = (kernels::axis(surface, Dim::Batch), kernels::axis(surface, Dim::PastTokens));
+    let shapes = kernels::table(&shape, (Dim::Batch, &batches), (Dim::PastTokens, &pasts));
     let nodes = fastest_inside(surface, &shapes, measured.peaks.as_ref(), &|key: &Key| key.kv_dtype == format)?;
-    through(&batches, &contexts, &nodes)
+    through(&batches, pasts.iter().map(|past| *past as f64).collect(), &nodes)
 }
 
-fn through(batches: &[u64], others: &[u64], nodes: &[Node]) -> Option<Grid> {
-    let real = |list: &[u64]| list.iter().map(|value| *value as f64).collect();
+/// The grid through nodes over batches and another axis.
+fn through(batches: &[u64], others: Vec<f64>, nodes: &[Node]) -> Option<Grid> {
     let found: Vec<_> = nodes.iter().map(|node| (node.time_ns, node.ground)).collect();
-    Grid::through(real(batches), real(others), &found)
+    Grid::through(batches.iter().map(|batch| *batch as f64).collect(), others, &found)
 }
 
 /// Prompts from nothing, over their number and the pairs of each.
@@ -156,17 +157,41 @@ fn prefill(group: &PlanGroup, measured: &Measured, tensor: u32) -> Option<Grid> 
     let (shape, format) = heads(group, tensor)?;
     let batches = kernels::axis(surface, Dim::Batch);
     let lengths = kernels::denser(&kernels::axis(surface, Dim::NewTokens));
-    let shapes: Vec<Shape> = batches
-        .iter()
-        .flat_map(|batch| lengths.iter().map(move |new| (*batch, *new)))
-        .map(|(batch, new)| shape.with(Dim::Batch, batch).with(Dim::NewTokens, new))
-        .collect();
+    let shapes = kernels::table(&shape, (Dim::Batch, &batches), (Dim::NewTokens, &lengths));
     let nodes = fastest_inside(surface, &shapes, measured.peaks.as_ref(), &|key: &Key| key.kv_dtype == format)?;
-    let window = shape.get(Dim::WindowTokens) as f64;
-    let pairs: Vec<f64> = lengths.iter().map(|new| pairs(*new as f64, window)).collect();
-    let found: Vec<_> = nodes.iter().map(|node| (node.time_ns, node.ground)).collect();
-    let batches = batches.iter().map(|batch| *batch as f64).collect();
-    Grid::through(batches, pairs, &found)
+    through(&batches, pairs_axis(&lengths, shape.get(Dim::WindowTokens) as f64), &nodes)
+}
+
+/// Pairs of prompts of these lengths.
+fn pairs_axis(lengths: &[u64], window: f64) -> Vec<f64> {
+    lengths.iter().map(|new| pairs(*new as f64, window)).collect()
+}
+
+/// Latent attention: whole modules where they were measured and the plan has one group of each kind of layer, else kernels.
+fn latents(
+    plan: &mut Plan,
+    model: &Model,
+    measured: &Measured,
+    (dtype, formats): (WeightDtype, &Formats),
+    tensor: u32,
+) {
+    let weights = (plan.weight_bytes_per_ns, plan.ffn_pool.is_none());
+    for at in 0..plan.groups.len() {
+        let of = plan.groups[at].group.model_group;
+        let Some(layers) = model.groups.get(of).filter(|layers| latent::is_known(layers, model.hidden)) else {
+            continue;
+        };
+        let is_alone = plan.groups.iter().filter(|group| group.group.model_group == of).count() == 1;
+        let group = &mut plan.groups[at];
+        let module =
+            latent::modules(group, measured, tensor, (dtype, formats.products)).filter(|_| is_alone && weights.1);
+        if let (Some([decode, prefill]), Some(part)) = (module, plan.linear.get(of)) {
+            (group.measured, group.measured_prefill) = (Some(decode), Some(prefill));
+            group.module_ns = layers.layers as f64 * part.attention_bytes / weights.0;
+        } else {
+            [group.measured, group.measured_prefill] = latent::kernels(group, measured, tensor);
+        }
+    }
 }
 
 /// Query-context pairs of a prompt of so many tokens; a window of 0 is none.
@@ -181,8 +206,15 @@ fn layers(plan: &mut Plan, model: &Model, measured: &Measured, formats: &Formats
     tokens.retain(|count| *count > 0);
     let mut sum = vec![Part::default(); tokens.len()];
     let mut is_any = false;
-    for (part, group) in plan.linear.iter_mut().zip(&model.groups) {
-        let all = products(group, model.hidden, tensor);
+    let modules: Vec<usize> =
+        plan.groups.iter().filter(|group| group.module_ns > 0.0).map(|group| group.group.model_group).collect();
+    for (at, (part, group)) in plan.linear.iter_mut().zip(&model.groups).enumerate() {
+        let mut all = products(group, model.hidden, tensor);
+        let is_module = modules.contains(&at);
+        if is_module {
+            // The times of attention have its projections.
+            all.attention.clear();
+        }
         let lists = [(&all.attention, 0), (&all.dense, 1)];
         let mut found = [None, None];
         for (list, at) in lists {

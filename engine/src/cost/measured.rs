@@ -181,13 +181,23 @@ pub(super) fn attend_prompts(
     plan: &Plan,
     group: &PlanGroup,
     grid: &Grid,
-    requests: u64,
+    (requests, tokens): (u64, u64),
     (pairs, read, flops): (f64, f64, f64),
     cost: &mut StepCost,
 ) {
-    let requests = requests.max(1) as f64;
-    let (time, ground) = grid.time(requests, pairs / requests);
+    let count = requests.max(1) as f64;
+    // A module's time follows its tokens; the pairs with what is before them come on top.
+    let own = if group.module_ns > 0.0 {
+        let new = tokens as f64 / count;
+        (new * (new + 1.0) / 2.0 * count).min(pairs)
+    } else {
+        pairs
+    };
+    let (time, ground) = grid.time(count, own / count);
     kernel(plan, group, (time, ground), (read * group.token_bytes_per_accelerator, flops), cost);
+    let before = (pairs - own) * group.prefill_pair_flops / plan.attention_flops_per_ns;
+    cost.compute += before;
+    cost.busy += before;
 }
 
 /// Books the attention kernels of all layers of a group: time and ground of one, bytes and operations of all. The slower
@@ -202,10 +212,12 @@ fn kernel(
 ) -> bool {
     let total = time * group.layers;
     let (memory, arithmetic) = (bytes / group.kv_bytes_per_ns, flops / plan.attention_flops_per_ns);
+    let weights = group.module_ns.min(total);
+    cost.weight_read += weights;
     if arithmetic > memory {
-        cost.compute += total;
+        cost.compute += total - weights;
     } else {
-        cost.kv_read += total;
+        cost.kv_read += total - weights;
     }
     match ground {
         Ground::Calibrated => cost.calibrated += total,
@@ -214,5 +226,5 @@ fn kernel(
     cost.busy += arithmetic.min(total);
     cost.kv_read_bytes += bytes * plan.tensor;
     cost.flops += flops * plan.tensor;
-    arithmetic > total
+    arithmetic > total || group.module_ns > total
 }

@@ -84,6 +84,9 @@ pub struct PlanGroup {
     pub measured: Option<Grid>,
     /// The same of prefill, over requests and query-context pairs of each.
     pub measured_prefill: Option<Grid>,
+    /// Time of the projections' weights, all layers, where the measured times are those of whole attention modules; 0 where
+    /// they are those of attention kernels.
+    pub module_ns: f64,
     /// Dequantization per kept token per accelerator, all layers.
     pub read_flops: f64,
     /// Quantization per written token per accelerator, all layers.
@@ -426,6 +429,7 @@ fn plan_group(group: &Group, machine: &Machine, tensor: u32) -> PlanGroup {
         floor_ns: if is_state { machine.efficiency.layer_floor_ns.value } else { floor.value },
         measured: None,
         measured_prefill: None,
+        module_ns: 0.0,
         read_flops: group.read_flops * layers * head_share,
         write_flops: group.write_flops * layers * head_share,
         score_flops: group.score_flops * layers * query_share,

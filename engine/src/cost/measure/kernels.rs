@@ -75,6 +75,15 @@ pub(super) fn denser(axis: &[u64]) -> Vec<u64> {
     all
 }
 
+/// A shape for each pair of values of two lengths, rows of the second.
+pub(super) fn table(shape: &Shape, (row, rows): (Dim, &[u64]), (column, columns): (Dim, &[u64])) -> Vec<Shape> {
+    let of = |at: &u64| {
+        let shape = shape.with(row, *at);
+        columns.iter().map(move |value| shape.with(column, *value))
+    };
+    rows.iter().flat_map(of).collect()
+}
+
 /// The times of the kernel that serves the shapes best among those whose key `fits`: the one with the most shapes between
 /// measured ones, then the fastest in the geometric mean. With `peaks`, at other rates than the measured device has.
 /// `None` without such a kernel, or where other rates are asked for and the work is not known.

@@ -1,5 +1,6 @@
 //! The matrix products of a layer, as one accelerator runs them.
 
+use super::latent;
 use crate::model::{Attention, LayerGroup};
 
 /// A product with a matrix of `k` rows and `n` columns.
@@ -33,6 +34,9 @@ fn attention(group: &LayerGroup, hidden: u32, tensor: u32) -> Vec<Product> {
     let (kv, width, share) = (&group.kv, f64::from(hidden), f64::from(tensor));
     let output = f64::from(kv.query_heads) * f64::from(kv.value_dim);
     let input = group.attention_params / width - output;
+    if latent::is_known(group, hidden) {
+        return latent::products(kv.query_heads.div_ceil(tensor));
+    }
     let is_grouped = matches!(kv.attention, Attention::Full | Attention::Sliding { .. });
     if !is_grouped || input <= 0.0 {
         return product(group.attention_params / width / share, width, false).into_iter().collect();
