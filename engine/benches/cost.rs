@@ -33,7 +33,7 @@ fn plans(model: &str, machines: usize) -> Vec<Plan> {
     let machines = ["h200", "b200", "gb300", "vera-rubin"].iter().cycle().take(machines);
     let of = |machine: &&str| {
         let machine = machine::parse(&read(&format!("machine/{machine}")), machine).expect("a machine");
-        plan(&model, &shape, &machine, WeightDtype::Fp8, Parallel { tensor: 8, instances: 1 }).expect("a plan")
+        plan(&model, &shape, &machine, WeightDtype::Fp8, Parallel::tensor(8)).expect("a plan")
     };
     machines.map(of).collect()
 }

@@ -11,7 +11,7 @@ mod usage;
 pub use metrics::{DEFINITIONS, Definition};
 pub use tables::{Run, tables};
 
-use crate::cost::{Measured, Parallel, Plan, measure, plan};
+use crate::cost::{Measured, Parallel, Plan, Speculative, measure, plan};
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::model::{Certainty, Model, WeightDtype};
@@ -52,6 +52,8 @@ pub struct Scenario {
     pub rate: f64,
     /// Accelerators per instance, and instances.
     pub parallel: Parallel,
+    /// Drafting, if any.
+    pub speculative: Option<Speculative>,
     /// Number format of the weights.
     pub dtype: WeightDtype,
     /// The price book.
@@ -91,7 +93,7 @@ pub struct Found {
 impl Scenario {
     /// Accelerators in all.
     pub fn accelerators(&self) -> u32 {
-        self.parallel.tensor.saturating_mul(self.parallel.instances)
+        self.parallel.accelerators().saturating_mul(self.parallel.instances)
     }
 }
 
@@ -103,6 +105,7 @@ impl Scenario {
 pub fn replay(scenario: &Scenario, source: &Source) -> Result<Found> {
     let shape = shape(&scenario.policy, &scenario.model)?;
     let mut plan = plan(&scenario.model, &shape, &scenario.machine, scenario.dtype, scenario.parallel)?;
+    plan.draft(scenario.speculative)?;
     measure(&mut plan, &scenario.model, &scenario.machine, scenario.dtype, &scenario.measured);
     let (outcome, span_ns, offered_load) = match scenario.mode {
         Mode::Captured => {

@@ -69,6 +69,18 @@ pub struct Wanted {
     /// Accelerators per copy of the model
     #[arg(long, value_name = "N")]
     pub tensor_parallel: Option<u32>,
+    /// Groups of accelerators per copy that attend to requests of their own; experts are spread over all of them
+    #[arg(long, value_name = "N")]
+    pub data_parallel: Option<u32>,
+    /// Parts that the routed experts are dealt out to
+    #[arg(long, value_name = "N")]
+    pub expert_parallel: Option<u32>,
+    /// Stages that the layers are dealt out to
+    #[arg(long, value_name = "N")]
+    pub pipeline_parallel: Option<u32>,
+    /// Draft tokens and verify them together, such as `speculative(k=3,accept=0.7)`
+    #[arg(long, value_name = "DRAFTING")]
+    pub speculative: Option<String>,
     /// Copies of the model
     #[arg(long, value_name = "N")]
     pub instances: Option<u32>,
@@ -116,6 +128,7 @@ impl Wanted {
             ("weights", &self.weights),
             ("prices", &self.prices),
             ("engine", &self.engine),
+            ("speculative", &self.speculative),
             ("error-budget", &self.error_budget),
         ] {
             words.extend(value.iter().map(|value| format!("--{flag} {}", quoted(value))));
@@ -124,6 +137,13 @@ impl Wanted {
         words.extend(self.closed_form.then(|| "--closed-form".to_owned()));
         words.extend(self.split_blocks.then(|| "--split-blocks".to_owned()));
         words.extend(self.tensor_parallel.map(|number| format!("--tensor-parallel {number}")));
+        for (flag, number) in [
+            ("data-parallel", self.data_parallel),
+            ("expert-parallel", self.expert_parallel),
+            ("pipeline-parallel", self.pipeline_parallel),
+        ] {
+            words.extend(number.map(|number| format!("--{flag} {number}")));
+        }
         words.extend(self.instances.map(|number| format!("--instances {number}")));
         words
     }
@@ -233,6 +253,10 @@ fn specs(wanted: &Wanted) -> Result<Vec<Spec>> {
         engine: wanted.engine.clone(),
         rate: wanted.rate.clone(),
         tensor_parallel: wanted.tensor_parallel,
+        data_parallel: wanted.data_parallel,
+        expert_parallel: wanted.expert_parallel,
+        pipeline_parallel: wanted.pipeline_parallel,
+        speculative: wanted.speculative.clone(),
         instances: wanted.instances,
         weights: wanted.weights.clone(),
         prices: wanted.prices.clone(),
@@ -298,7 +322,7 @@ fn look_up(wanted: &Wanted, specs: &[Spec], scenarios: &mut [Scenario]) -> Resul
     for (scenario, spec) in scenarios.iter_mut().zip(specs) {
         if spec.closed_form != Some(true) {
             let (machine, engine) = (&scenario.machine, framework(scenario.rules.name));
-            scenario.measured = library.measured(machine, engine, &scenario.model, scenario.parallel.tensor)?;
+            scenario.measured = library.measured(machine, engine, &scenario.model, scenario.parallel)?;
         }
     }
     Ok(())
@@ -322,10 +346,14 @@ fn run_id(
         let Scenario {
             name, is_baseline, model, machine, mode, rules, rate, parallel, dtype, prices, measured, ..
         } = scenario;
+        let speculative = scenario.speculative;
         let (workload, policy) = (&sources[scenario.workload].workload.name, scenario.policy.name());
         // The stack goes in by its canonical name: its stages hold addresses of functions.
         hash.update(format!("{name:?} {is_baseline} {workload:?} {model:?} {policy} {machine:?} {mode:?} "));
-        hash.update(format!("{rules:?} {rate:?} {parallel:?} {dtype:?} {prices:?} {:?}\n", measured.name));
+        hash.update(format!(
+            "{rules:?} {rate:?} {parallel:?} {dtype:?} {prices:?} {:?} {speculative:?}\n",
+            measured.name
+        ));
     }
     if let Some(budget) = budget {
         hash.update(format!("{budget}\n"));

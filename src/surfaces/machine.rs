@@ -1,6 +1,6 @@
 //! The surfaces that a machine's steps are priced with.
 
-use engine::cost::Measured;
+use engine::cost::{Measured, Parallel};
 use engine::error::Result;
 use engine::machine::{Machine, Parameter, parameters};
 use engine::model::{Attention, Model};
@@ -12,7 +12,7 @@ use crate::scenario::load_machine;
 
 /// Operations that steps are priced with, and the parameters of a machine that stand for the same in the closed form:
 /// where one of those was varied, what the user said counts, and the operation is not looked up.
-const OPERATIONS: [(&str, &[&str]); 9] = [
+const OPERATIONS: [(&str, &[&str]); 11] = [
     ("attention_generation", &["kv_read_16bit", "kv_read_8bit", "attention_floor_ns", "attention_floor_8bit_ns"]),
     (
         "attention_context",
@@ -25,6 +25,8 @@ const OPERATIONS: [(&str, &[&str]); 9] = [
     ("gemm", &["weight_read", "weight_read_8bit", "matmul_bf16", "matmul_fp8", "matmul_fp4"]),
     ("moe", &["weight_read", "weight_read_8bit", "matmul_bf16", "matmul_fp8", "matmul_fp4"]),
     ("all_reduce", &["all_reduce", "scale_up_latency_ns"]),
+    ("moe_dispatch", &["all_reduce", "scale_up_latency_ns"]),
+    ("moe_combine", &["all_reduce", "scale_up_latency_ns"]),
 ];
 
 /// All that stands for a whole attention module.
@@ -49,10 +51,11 @@ pub fn framework(engine: &str) -> &str {
 }
 
 /// Whether steps of a model run an operation at all.
-fn is_needed(op: &str, model: &Model, tensor: u32) -> bool {
+fn is_needed(op: &str, model: &Model, parallel: Parallel) -> bool {
     let groups = || model.groups.iter();
     match op {
-        "all_reduce" => tensor > 1,
+        "all_reduce" => parallel.tensor > 1,
+        "moe_dispatch" | "moe_combine" => parallel.data > 1,
         "moe" => groups().any(|group| group.ffn.experts > 0),
         "mla_generation" | "mla_context" | "mla_generation_module" | "mla_context_module" => {
             groups().any(|group| group.kv.attention == Attention::Mla)
@@ -65,7 +68,7 @@ fn is_needed(op: &str, model: &Model, tensor: u32) -> bool {
 }
 
 impl Library {
-    /// What was measured on the machine under the framework, of what steps of the model need on so many accelerators.
+    /// What was measured on the machine under the framework, of what steps of the model need on accelerators that are parallel so.
     ///
     /// The shipped surfaces belong to the presets of their devices, and to machines with the same die, whose rates they are
     /// moved to. Surfaces of a folder belong to the machine whose
@@ -74,7 +77,13 @@ impl Library {
     ///
     /// # Errors
     /// A file that is no surface.
-    pub fn measured(&mut self, machine: &Machine, framework: &str, model: &Model, tensor: u32) -> Result<Measured> {
+    pub fn measured(
+        &mut self,
+        machine: &Machine,
+        framework: &str,
+        model: &Model,
+        parallel: Parallel,
+    ) -> Result<Measured> {
         let bare = machine.name.split('*').next().unwrap_or_default().trim();
         if self.folder.is_none() && bare != machine.preset {
             return Ok(Measured::default());
@@ -86,7 +95,7 @@ impl Library {
         let mut measured = Measured::default();
         let mut hash = Sha256::new();
         for (op, instead) in OPERATIONS {
-            if !is_needed(op, model, tensor) || instead.iter().any(|parameter| varied(parameter)) {
+            if !is_needed(op, model, parallel) || instead.iter().any(|parameter| varied(parameter)) {
                 continue;
             }
             let name = name(device, framework, op);
@@ -138,7 +147,7 @@ mod tests {
 
     fn of(machine: &str, model: &str, tensor: u32) -> Measured {
         let (machine, model) = (load_machine(machine).unwrap(), load_model(model).unwrap());
-        Library::of(None).measured(&machine, framework("vllm-0.19"), &model, tensor).unwrap()
+        Library::of(None).measured(&machine, framework("vllm-0.19"), &model, Parallel::tensor(tensor)).unwrap()
     }
 
     fn ops(measured: &Measured) -> Vec<&str> {
@@ -172,11 +181,11 @@ mod tests {
 
     #[test]
     fn certainty_follows_what_is_measured() {
-        use engine::cost::{Parallel, measure, plan};
+        use engine::cost::{measure, plan};
         use engine::policy::{Stack, shape};
         let (machine, model) = (load_machine("h100").unwrap(), load_model("llama-3.1-8b").unwrap());
         let shape = shape(&Stack::parse("full").unwrap(), &model).unwrap();
-        let parallel = Parallel { tensor: 1, instances: 1 };
+        let parallel = Parallel::tensor(1);
         let mut plan = plan(&model, &shape, &machine, model.weights, parallel).unwrap();
         let measured = of("h100", "llama-3.1-8b", 1);
         measure(&mut plan, &model, &machine, model.weights, &measured);

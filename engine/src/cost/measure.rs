@@ -75,14 +75,15 @@ pub fn measure(plan: &mut Plan, model: &Model, machine: &Machine, dtype: WeightD
     latents(plan, model, measured, (dtype, &formats), tensor);
     // On two pools the FFN runs elsewhere, and micro-batches of it are not steps.
     if plan.ffn_pool.is_none() {
-        let layers = layers(plan, model, measured, &formats, tensor);
+        let [layers, experts] = layers(plan, model, measured, &formats, tensor);
         let head = Product {
             n: (model.head_params / f64::from(model.hidden) / plan.tensor).ceil() as u64,
             k: u64::from(model.hidden),
             exact: true,
         };
         let head = product_line(measured, &formats, &head);
-        let lines = Lines { layers, head, all_reduce: all_reduce(measured, model, tensor) };
+        let exchange = exchange(plan, model, measured);
+        let lines = Lines { layers, experts, exchange, head, all_reduce: all_reduce(measured, model, tensor) };
         plan.lines = (lines != Lines::default()).then(|| Box::new(lines));
     }
     plan.certainty = certain(plan, model, machine);
@@ -200,40 +201,38 @@ fn pairs(tokens: f64, window: f64) -> f64 {
     seen * (seen + 1.0) / 2.0 + (tokens - seen) * seen
 }
 
-/// All linear layers but the output projection, over tokens; marks in the plan what it covers.
-fn layers(plan: &mut Plan, model: &Model, measured: &Measured, formats: &Formats, tensor: u32) -> Option<Line> {
+/// All linear layers but the output projection, and the routed experts, over tokens; marks in the plan what they cover.
+fn layers(plan: &mut Plan, model: &Model, measured: &Measured, formats: &Formats, tensor: u32) -> [Option<Line>; 2] {
     let mut tokens = measured.surface("gemm").map_or_else(|| TOKENS.to_vec(), |gemm| kernels::axis(gemm, Dim::M));
     tokens.retain(|count| *count > 0);
-    let mut sum = vec![Part::default(); tokens.len()];
-    let mut is_any = false;
     let modules: Vec<usize> =
         plan.groups.iter().filter(|group| group.module_ns > 0.0).map(|group| group.group.model_group).collect();
+    let spread = (tensor * plan.data as u32, plan.expert as u32);
+    let mut sums = [Vec::new(), Vec::new()];
     for (at, (part, group)) in plan.linear.iter_mut().zip(&model.groups).enumerate() {
         let mut all = products(group, model.hidden, tensor);
-        let is_module = modules.contains(&at);
-        if is_module {
+        if modules.contains(&at) {
             // The times of attention have its projections.
             all.attention.clear();
         }
-        let lists = [(&all.attention, 0), (&all.dense, 1)];
-        let mut found = [None, None];
-        for (list, at) in lists {
-            found[at] = list.iter().try_fold(vec![Part::default(); tokens.len()], |sum, product| {
+        let lists = [&all.attention, &all.dense].map(|list| {
+            list.iter().try_fold(vec![Part::default(); tokens.len()], |sum, product| {
                 Some(added(sum, &product_parts(measured, formats, product, &tokens)?))
-            });
-        }
-        let [attention, dense] = found;
+            })
+        });
+        let [attention, dense] = lists;
         let dense = dense.filter(|_| part.dense_bytes > 0.0);
-        let experts = experts(measured, formats, model, part, tensor, &tokens);
+        let experts = experts(measured, formats, model, part, spread, &tokens);
         part.covered = Covered { attention: attention.is_some(), dense: dense.is_some(), experts: experts.is_some() };
-        for found in [attention, dense, experts].into_iter().flatten() {
-            is_any = true;
-            let times = part.layers;
-            sum.iter_mut().zip(found).for_each(|(sum, part)| *sum = sum.plus(part.times(times)));
+        for (sum, found) in [(0, attention), (0, dense), (1, experts)] {
+            let Some(found) = found else { continue };
+            let sum = &mut sums[sum];
+            sum.resize(tokens.len(), Part::default());
+            sum.iter_mut().zip(found).for_each(|(sum, one)| *sum = sum.plus(one.times(part.layers)));
         }
     }
-    let nodes = tokens.iter().map(|count| *count as f64).collect();
-    is_any.then(|| Line::of(nodes, sum)).flatten()
+    let nodes: Vec<f64> = tokens.iter().map(|count| *count as f64).collect();
+    sums.map(|sum| Line::of(nodes.clone(), sum))
 }
 
 fn added(mut sum: Vec<Part>, parts: &[Part]) -> Vec<Part> {
@@ -260,13 +259,14 @@ fn product_line(measured: &Measured, formats: &Formats, product: &Product) -> Op
     Line::of(rows.iter().map(|count| *count as f64).collect(), parts)
 }
 
-/// The routed experts of one layer, over tokens. Each accelerator has a slice of every expert.
+/// The routed experts of one layer, over tokens that meet at them: `width` accelerators have `expert` parts of whole experts,
+/// and slices of those.
 fn experts(
     measured: &Measured,
     formats: &Formats,
     model: &Model,
     part: &Linear,
-    tensor: u32,
+    (width, expert): (u32, u32),
     tokens: &[u64],
 ) -> Option<Vec<Part>> {
     let surface = measured.surface("moe").filter(|_| part.experts > 0.0)?;
@@ -275,8 +275,8 @@ fn experts(
         (Dim::Intermediate, (part.expert_params / (3.0 * f64::from(model.hidden))).round() as u64),
         (Dim::Experts, part.experts as u64),
         (Dim::ActiveExperts, part.active_experts as u64),
-        (Dim::TensorParallel, u64::from(tensor)),
-        (Dim::ExpertParallel, 1),
+        (Dim::TensorParallel, u64::from(width / expert.max(1))),
+        (Dim::ExpertParallel, u64::from(expert)),
     ]);
     let shapes: Vec<Shape> = tokens.iter().map(|tokens| shape.with(Dim::NewTokens, *tokens)).collect();
     let of = |format: &&str, distribution: &&str| {
@@ -300,6 +300,37 @@ fn all_reduce(measured: &Measured, model: &Model, tensor: u32) -> Option<Line> {
     let parts = nodes.iter().map(Node::exchanging).collect();
     Line::of(TOKENS.iter().map(|count| *count as f64).collect(), parts)
 }
+
+/// Tokens of one accelerator to their experts and back, where attention is data-parallel and each accelerator has whole
+/// experts of one node: what was measured.
+fn exchange(plan: &Plan, model: &Model, measured: &Measured) -> Option<Line> {
+    let part = plan.linear.iter().find(|part| part.experts > 0.0).filter(|_| plan.exchange.is_some())?;
+    let devices = plan.expert as u64;
+    if devices != (plan.tensor * plan.data) as u64 || devices != NODE {
+        return None;
+    }
+    let nodes = |op: &str| {
+        let surface = measured.surface(op)?;
+        let has = |dim: Dim| (0..surface.keys().len()).any(|group| surface.lengths(group, dim) != [0]);
+        let of = |dim: Dim, value: u64| (dim, if has(dim) { value } else { 0 });
+        let shape = Shape::of(&[
+            (Dim::Hidden, u64::from(model.hidden)),
+            (Dim::Experts, part.experts as u64),
+            (Dim::ActiveExperts, part.active_experts as u64),
+            of(Dim::ExpertParallel, devices),
+            of(Dim::Devices, devices),
+            of(Dim::Nodes, 1),
+        ]);
+        let shapes: Vec<Shape> = TOKENS.iter().map(|tokens| shape.with(Dim::NewTokens, *tokens)).collect();
+        fastest(surface, &shapes, measured.peaks.as_ref(), &|_: &Key| true)
+    };
+    let (there, back) = (nodes("moe_dispatch")?, nodes("moe_combine")?);
+    let parts = there.iter().zip(&back).map(|(there, back)| there.exchanging().plus(back.exchanging())).collect();
+    Line::of(TOKENS.iter().map(|count| *count as f64).collect(), parts)
+}
+
+/// Devices of the node on which exchanges among experts were measured.
+const NODE: u64 = 8;
 
 /// Parameters that decode attention, matrix products and collectives would take their times from.
 const ATTENTION: [&str; 4] = ["kv_read_16bit", "kv_read_8bit", "attention_floor_ns", "attention_floor_8bit_ns"];

@@ -4,8 +4,8 @@
 //! products, experts and collectives are lines over the tokens of the step, which do not change while a batch stays the
 //! same. So a look-up is a search among some dozens of nodes and an interpolation, and step times stay piecewise linear.
 
-use super::StepCost;
 use super::plan::{Plan, PlanGroup};
+use super::{Batch, StepCost};
 use crate::surface::{Grid, Ground};
 
 /// Which of a layer's weights are in the measured times.
@@ -22,8 +22,12 @@ pub struct Covered {
 /// Measured times of the parts of a step that depend on its tokens alone.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Lines {
-    /// All linear layers of the model but the output projection, over tokens.
+    /// All linear layers of the model but the routed experts and the output projection, over tokens of one accelerator.
     pub layers: Option<Line>,
+    /// The routed experts of all layers, over tokens that meet at them.
+    pub experts: Option<Line>,
+    /// Tokens to their experts and back in one layer, over tokens of one accelerator.
+    pub exchange: Option<Line>,
     /// The output projection, over rows of logits.
     pub head: Option<Line>,
     /// One all-reduce of the residual stream, over tokens.
@@ -133,10 +137,13 @@ impl Line {
     }
 }
 
-/// The measured linear layers for so many tokens.
-pub(super) fn layers(plan: &Plan, tokens: f64, cost: &mut StepCost) {
-    if let Some(line) = plan.lines.as_ref().and_then(|lines| lines.layers.as_ref()) {
-        line.at(tokens).charge(cost);
+/// The measured linear layers for tokens of one accelerator, and for those that meet at the experts.
+pub(super) fn layers(plan: &Plan, here: f64, pooled: f64, cost: &mut StepCost) {
+    let Some(lines) = &plan.lines else { return };
+    for (line, tokens) in [(&lines.layers, here), (&lines.experts, pooled)] {
+        if let Some(line) = line {
+            line.at(tokens).charge(cost);
+        }
     }
 }
 
@@ -144,8 +151,13 @@ pub(super) fn layers(plan: &Plan, tokens: f64, cost: &mut StepCost) {
 pub(super) fn head(plan: &Plan, rows: f64, cost: &mut StepCost) -> bool {
     let Some(line) = plan.lines.as_ref().and_then(|lines| lines.head.as_ref()) else { return false };
     line.at(rows).charge(cost);
-    cost.weight_read_bytes += plan.head_bytes * plan.tensor;
-    cost.flops += plan.head_flops * rows * plan.tensor;
+    true
+}
+
+/// The measured way of so many tokens to their experts and back, `count` times; `false` where it is not measured.
+pub(super) fn exchange(plan: &Plan, count: f64, tokens: f64, cost: &mut StepCost) -> bool {
+    let Some(line) = plan.lines.as_ref().and_then(|lines| lines.exchange.as_ref()) else { return false };
+    line.at(tokens).times(count).charge(cost);
     true
 }
 
@@ -156,62 +168,63 @@ pub(super) fn all_reduce(plan: &Plan, count: f64, tokens: f64, cost: &mut StepCo
     true
 }
 
-/// Decode attention of one group: so many requests that read so many tokens in all, in `passes` launches per layer.
+/// Decode attention of one group: so many requests that read so many tokens and compute so much in all, in `passes`
+/// launches per layer, on accelerators that have `share` of it at a time.
 pub(super) fn attend(
     plan: &Plan,
     group: &PlanGroup,
     grid: &Grid,
-    (requests, tokens): (f64, f64),
-    passes: f64,
+    (requests, tokens, flops): (f64, f64, f64),
+    (passes, share): (f64, f64),
     cost: &mut StepCost,
 ) {
     // The token that is computed is among those that are read.
     let past = (tokens / requests.max(1.0) - 1.0).max(0.0);
-    let (time, ground, cell) = grid.at(requests / passes, past);
-    let flops = tokens * group.pair_flops;
+    let (time, ground, cell) = grid.at(requests * share / passes, past);
     let bytes = tokens * group.token_bytes_per_accelerator;
-    let is_capped = kernel(plan, group, (time * passes, ground), (bytes, flops), cost);
+    let is_capped = kernel(plan, group, (time * passes, ground), (bytes, flops, share), cost);
     // A cell is a branch: within it times are linear in the context.
     cost.regime = cost.regime.rotate_left(11) ^ (cell * 2 + u64::from(is_capped));
 }
 
-/// Prefill attention of one group: the chunks of so many requests with so many pairs, tokens that are read and operations
-/// in all.
+/// Prefill attention of one group: the chunks of the batch with so many pairs, tokens that are read and operations in all.
 pub(super) fn attend_prompts(
     plan: &Plan,
     group: &PlanGroup,
     grid: &Grid,
-    (requests, tokens): (u64, u64),
+    batch: &Batch<'_>,
     (pairs, read, flops): (f64, f64, f64),
+    share: f64,
     cost: &mut StepCost,
 ) {
-    let count = requests.max(1) as f64;
+    let count = (batch.prefill_requests as f64).max(1.0);
     // A module's time follows its tokens; the pairs with what is before them come on top.
     let own = if group.module_ns > 0.0 {
-        let new = tokens as f64 / count;
+        let new = batch.prefill_tokens as f64 / count;
         (new * (new + 1.0) / 2.0 * count).min(pairs)
     } else {
         pairs
     };
-    let (time, ground) = grid.time(count, own / count);
-    kernel(plan, group, (time, ground), (read * group.token_bytes_per_accelerator, flops), cost);
-    let before = (pairs - own) * group.prefill_pair_flops / plan.attention_flops_per_ns;
+    let (time, ground) = grid.time(count * share, own / count);
+    kernel(plan, group, (time, ground), (read * group.token_bytes_per_accelerator, flops, share), cost);
+    let before = share * (pairs - own) * group.prefill_pair_flops / plan.attention_flops_per_ns;
     cost.compute += before;
     cost.busy += before;
 }
 
-/// Books the attention kernels of all layers of a group: time and ground of one, bytes and operations of all. The slower
+/// Books the attention kernels of all layers of a group: time and ground of one, bytes and operations of all, of which an
+/// accelerator has a share. The slower
 /// of the two resources sets the pace and gets the time. Says whether arithmetic at its usual rate would have taken longer
 /// than was measured.
 fn kernel(
     plan: &Plan,
     group: &PlanGroup,
     (time, ground): (f64, Ground),
-    (bytes, flops): (f64, f64),
+    (bytes, flops, share): (f64, f64, f64),
     cost: &mut StepCost,
 ) -> bool {
     let total = time * group.layers;
-    let (memory, arithmetic) = (bytes / group.kv_bytes_per_ns, flops / plan.attention_flops_per_ns);
+    let (memory, arithmetic) = (share * bytes / group.kv_bytes_per_ns, share * flops / plan.attention_flops_per_ns);
     let weights = group.module_ns.min(total);
     cost.weight_read += weights;
     if arithmetic > memory {

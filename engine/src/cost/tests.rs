@@ -1,5 +1,7 @@
 //! Laws of the cost engine, over every machine preset and several models.
 
+mod parallel;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -51,7 +53,7 @@ pub(super) fn planned(model: &Model, policy: &str, machine: &Machine, tensor: u3
     if let Some(pool) = &mut machine.ffn_pool {
         pool.memory_bytes.value = 1e11;
     }
-    plan(model, &shape, &machine, WeightDtype::Fp8, Parallel { tensor, instances: 1 }).unwrap()
+    plan(model, &shape, &machine, WeightDtype::Fp8, Parallel::tensor(tensor)).unwrap()
 }
 
 /// A batch as owned columns.
@@ -179,7 +181,7 @@ fn a_missing_link_is_asked_for_and_weights_that_do_not_fit_are_refused() {
     let model = a_model(1);
     let shape = shape(&Stack::parse("full").unwrap(), &model).unwrap();
     let refused = |machine: &str, dtype, tensor| {
-        let parallel = Parallel { tensor, instances: 1 };
+        let parallel = Parallel::tensor(tensor);
         plan(&model, &shape, &a_machine(machine), dtype, parallel).unwrap_err()
     };
     let error = refused("vera-rubin-lpx", WeightDtype::Fp8, 8);
@@ -209,7 +211,7 @@ fn heads_that_do_not_divide_are_refused() {
     let model = a_model(1);
     let shape = shape(&Stack::parse("full").unwrap(), &model).unwrap();
     for tensor in [3, 6, 7] {
-        let parallel = Parallel { tensor, instances: 1 };
+        let parallel = Parallel::tensor(tensor);
         let error = plan(&model, &shape, &a_machine("gb300"), WeightDtype::Fp8, parallel).unwrap_err();
         assert!(error.to_string().contains(&format!("do not divide among {tensor} accelerators")), "{error}");
     }
@@ -262,7 +264,7 @@ fn recovery_costs_what_it_reads_and_fetches() {
     let retained = of("snapkv(budget=1024)+retain(10%)");
     near(retained.kv_read_bytes - alone.kv_read_bytes, layers * 512.0 * 798.0);
     let shape = shape(&Stack::parse("window(1024)+recall(64)").unwrap(), &model).unwrap();
-    let parallel = Parallel { tensor: 1, instances: 1 };
+    let parallel = Parallel::tensor(1);
     let error = plan(&model, &shape, &a_machine("tpu-v7"), WeightDtype::Fp8, parallel).unwrap_err();
     assert!(error.to_string().contains("`recall` needs the link"), "{error}");
     assert!(error.advice().unwrap().contains("host_link_bytes_per_s"));

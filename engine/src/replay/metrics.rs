@@ -218,7 +218,7 @@ fn shares(scenario: &Scenario, found: &Found, prompts: u64, outputs: u64, put: &
     let hits: f64 = found.outcome.served.iter().map(|served| f64::from(served.hit_tokens)).sum();
     put("hit_tokens_ratio", ratio(hits, prompts as f64), time);
     put("kv_read_bytes_per_output_token", ratio(sums.kv_read, outputs as f64), time);
-    let peak = scenario.machine.accelerator.memory_bytes_per_s.value / 1e9 * found.plan.tensor;
+    let peak = scenario.machine.accelerator.memory_bytes_per_s.value / 1e9 * found.plan.accelerators;
     put("delivered_memory_ratio", ratio(sums.memory_bytes, peak * steps), time);
     put("kv_peak_held_bytes", Some(sums.peak_held as f64), time);
 }
