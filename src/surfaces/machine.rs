@@ -12,7 +12,7 @@ use crate::scenario::load_machine;
 
 /// Operations that steps are priced with, and the parameters of a machine that stand for the same in the closed form:
 /// where one of those was varied, what the user said counts, and the operation is not looked up.
-const OPERATIONS: [(&str, &[&str]); 11] = [
+const OPERATIONS: [(&str, &[&str]); 23] = [
     ("attention_generation", &["kv_read_16bit", "kv_read_8bit", "attention_floor_ns", "attention_floor_8bit_ns"]),
     (
         "attention_context",
@@ -25,6 +25,18 @@ const OPERATIONS: [(&str, &[&str]); 11] = [
     ("gemm", &["weight_read", "weight_read_8bit", "matmul_bf16", "matmul_fp8", "matmul_fp4"]),
     ("moe", &["weight_read", "weight_read_8bit", "matmul_bf16", "matmul_fp8", "matmul_fp4"]),
     ("all_reduce", &["all_reduce", "scale_up_latency_ns"]),
+    ("qkv_proj", &PROFILE),
+    ("o_proj", &PROFILE),
+    ("gate_up_proj", &PROFILE),
+    ("down_proj", &PROFILE),
+    ("layernorm", &PROFILE),
+    ("rotary_emb", &PROFILE),
+    ("act_fn", &PROFILE),
+    ("qk_norm", &PROFILE),
+    ("embedding", &PROFILE),
+    ("final_layernorm", &PROFILE),
+    ("lm_head", &PROFILE),
+    ("sampler", &PROFILE),
     ("moe_dispatch", &["all_reduce", "scale_up_latency_ns"]),
     ("moe_combine", &["all_reduce", "scale_up_latency_ns"]),
 ];
@@ -41,6 +53,9 @@ const MODULE: [&str; 9] = [
     "matmul_fp8",
     "matmul_fp4",
 ];
+
+/// All that stands for a profile of a whole model but its attention.
+const PROFILE: [&str; 3] = ["weight_read", "matmul_bf16", "layer_floor_ns"];
 
 /// Machines that nobody has measured, and the one whose die they have: its times are moved to their rates.
 const KIN: [(&str, &str); 3] = [("gb200", "b200"), ("b300", "b200"), ("gb300", "b200")];
@@ -160,6 +175,9 @@ mod tests {
         assert_eq!(ops(&plain), ["attention_generation", "attention_context", "gemm"]);
         assert!(plain.peaks.is_none() && plain.name.starts_with("h100 vllm "));
         assert_eq!(ops(&of("h100", "llama-3.1-8b", 2)).last(), Some(&"all_reduce"));
+        // A whole model by the names of its layers, and nothing of another one.
+        let profile = of("rtx4090", "llama-3.1-8b", 1);
+        assert!(ops(&profile).contains(&"qkv_proj") && ops(&profile).contains(&"sampler"));
         assert!(of("vera-rubin", "llama-3.1-8b", 1).surfaces.is_empty());
         // The die of B200, at its own rates and on trust.
         let kin = of("gb300", "llama-3.1-8b", 1);
@@ -177,6 +195,29 @@ mod tests {
         assert_eq!(ops(&of("h100*kv_read_16bit=0.5", "llama-3.1-8b", 1)), ["gemm"]);
         assert_eq!(ops(&of("h100*matmul_bf16=0.5", "llama-3.1-8b", 1)), ["attention_generation"]);
         assert_eq!(ops(&of("h100*all_reduce=0.5", "llama-3.1-8b", 2)).len(), 3);
+    }
+
+    #[test]
+    fn a_profiled_model_is_priced_by_its_layers() {
+        use engine::cost::{measure, plan};
+        use engine::policy::{Stack, shape};
+        let planned = |model: &str| {
+            let (machine, model) = (load_machine("rtx4090").unwrap(), load_model(model).unwrap());
+            let shape = shape(&Stack::parse("full").unwrap(), &model).unwrap();
+            let mut plan = plan(&model, &shape, &machine, model.weights, Parallel::tensor(1)).unwrap();
+            let measured = of("rtx4090", &model.name, 1);
+            measure(&mut plan, &model, &machine, model.weights, &measured);
+            plan
+        };
+        let profiled = planned("llama-3.1-8b");
+        assert!(profiled.groups[0].measured.is_some() && profiled.groups[0].measured_prefill.is_some());
+        let lines = profiled.lines.as_ref().unwrap();
+        assert!(lines.layers.is_some() && lines.head.is_some() && profiled.layer_floor_ns <= 0.0);
+        // 32 layers of 218 M parameters in 16 bits stream in about 15 ms at 1008 GB/s, and norms take their time.
+        let one = lines.layers.as_ref().unwrap().at(1.0);
+        assert!((13.5e6..17e6).contains(&one.weight_read) && one.overhead > 32.0 * 5000.0, "{one:?}");
+        let other = planned("qwen3-1.7b");
+        assert!(other.groups[0].measured.is_none() && other.lines.is_none() && other.layer_floor_ns > 0.0);
     }
 
     #[test]

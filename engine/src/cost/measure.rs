@@ -12,6 +12,7 @@
 //! * **Matrix products**: the projections of attention (queries, keys and values as one product, and the output), the
 //!   dense part of the FFN (gate and up as one product, and down), the router, and the output projection. Projections of
 //!   other kinds of attention are priced as one product of as many weights, which is an extrapolation.
+//! * **Layers by name** where a whole model was profiled: products, norms, activations and sampling; then no fixed time stays.
 //! * **Routed experts**, where tokens fall on them by a power law of exponent 1.01, the mildest skew that was measured.
 //! * **All-reduces** of the residual stream.
 //!
@@ -25,6 +26,7 @@
 
 mod kernels;
 mod latent;
+mod named;
 mod products;
 
 use std::sync::Arc;
@@ -69,12 +71,19 @@ pub fn measure(plan: &mut Plan, model: &Model, machine: &Machine, dtype: WeightD
     let tensor = (plan.tensor as u32).max(1);
     let formats = Formats::of(model, dtype);
     for group in &mut plan.groups {
-        group.measured = decode(group, measured, tensor);
-        group.measured_prefill = prefill(group, measured, tensor);
+        group.measured = decode(group, model, measured, tensor);
+        group.measured_prefill = prefill(group, model, measured, tensor);
     }
     latents(plan, model, measured, (dtype, &formats), tensor);
     // On two pools the FFN runs elsewhere, and micro-batches of it are not steps.
-    if plan.ffn_pool.is_none() {
+    if let Some((lines, is_routed)) = named::lines(plan, model, measured, dtype, tensor) {
+        // Norms, rotary embeddings and activations are among what was measured.
+        plan.layer_floor_ns = 0.0;
+        for part in &mut plan.linear {
+            part.covered = Covered { attention: true, dense: true, experts: is_routed };
+        }
+        plan.lines = Some(Box::new(Lines { all_reduce: all_reduce(measured, model, tensor), ..lines }));
+    } else if plan.ffn_pool.is_none() {
         let [layers, experts] = layers(plan, model, measured, &formats, tensor);
         let head = Product {
             n: (model.head_params / f64::from(model.hidden) / plan.tensor).ceil() as u64,
@@ -137,12 +146,33 @@ fn heads(group: &PlanGroup, tensor: u32) -> Option<(Shape, &'static str)> {
     (kv.key_dim == kv.value_dim).then_some((shape, format))
 }
 
-fn decode(group: &PlanGroup, measured: &Measured, tensor: u32) -> Option<Grid> {
+/// The shape as a surface has it, and which of its keys fit: profiles of one model leave out the width of heads and name
+/// the model.
+fn as_measured(surface: &Surface, shape: Shape, tensor: u32) -> (Shape, bool) {
+    let is_profile = (0..surface.keys().len()).all(|group| surface.lengths(group, Dim::HeadDim) == [0]);
+    if is_profile {
+        (shape.with(Dim::HeadDim, 0).with(Dim::TensorParallel, u64::from(tensor)), true)
+    } else {
+        (shape, false)
+    }
+}
+
+/// Whether a kernel is for KV of this format: profiles have the format of the model, and serve the model that they are of.
+fn fits(key: &Key, format: &str, profile: Option<&Model>) -> bool {
+    match profile {
+        Some(model) => format == "bfloat16" && key.kv_dtype.is_empty() && named::is_model(&key.model, &model.name),
+        None => key.kv_dtype == format,
+    }
+}
+
+fn decode(group: &PlanGroup, model: &Model, measured: &Measured, tensor: u32) -> Option<Grid> {
     let surface = measured.surface("attention_generation")?;
     let (shape, format) = heads(group, tensor)?;
+    let (shape, is_profile) = as_measured(surface, shape, tensor);
+    let profile = is_profile.then_some(model);
     let (batches, pasts) = (kernels::axis(surface, Dim::Batch), kernels::axis(surface, Dim::PastTokens));
     let shapes = kernels::table(&shape, (Dim::Batch, &batches), (Dim::PastTokens, &pasts));
-    let nodes = fastest_inside(surface, &shapes, measured.peaks.as_ref(), &|key: &Key| key.kv_dtype == format)?;
+    let nodes = fastest_inside(surface, &shapes, measured.peaks.as_ref(), &|key: &Key| fits(key, format, profile))?;
     through(&batches, pasts.iter().map(|past| *past as f64).collect(), &nodes)
 }
 
@@ -153,14 +183,27 @@ fn through(batches: &[u64], others: Vec<f64>, nodes: &[Node]) -> Option<Grid> {
 }
 
 /// Prompts from nothing, over their number and the pairs of each.
-fn prefill(group: &PlanGroup, measured: &Measured, tensor: u32) -> Option<Grid> {
+fn prefill(group: &PlanGroup, model: &Model, measured: &Measured, tensor: u32) -> Option<Grid> {
     let surface = measured.surface("attention_context")?;
     let (shape, format) = heads(group, tensor)?;
+    let (shape, is_profile) = as_measured(surface, shape, tensor);
+    let profile = is_profile.then_some(model);
     let batches = kernels::axis(surface, Dim::Batch);
     let lengths = kernels::denser(&kernels::axis(surface, Dim::NewTokens));
-    let shapes = kernels::table(&shape, (Dim::Batch, &batches), (Dim::NewTokens, &lengths));
-    let nodes = fastest_inside(surface, &shapes, measured.peaks.as_ref(), &|key: &Key| key.kv_dtype == format)?;
-    through(&batches, pairs_axis(&lengths, shape.get(Dim::WindowTokens) as f64), &nodes)
+    let mut chunks: Vec<(u64, u64)> = lengths.iter().map(|new| (*new, 0)).collect();
+    // Where chunks behind a context were measured, the longest of them go on from the longest prompt.
+    let longest = lengths.last().copied().unwrap_or(0);
+    let before = kernels::axis(surface, Dim::PastTokens).into_iter().filter(|past| *past > 0);
+    chunks.extend(before.map(|past| (longest, past)));
+    let shapes: Vec<Shape> = batches
+        .iter()
+        .flat_map(|batch| chunks.iter().map(move |(new, past)| (*batch, *new, *past)))
+        .map(|(batch, new, past)| shape.with(Dim::Batch, batch).with(Dim::NewTokens, new).with(Dim::PastTokens, past))
+        .collect();
+    let nodes = fastest_inside(surface, &shapes, measured.peaks.as_ref(), &|key: &Key| fits(key, format, profile))?;
+    let window = shape.get(Dim::WindowTokens) as f64;
+    let pairs: Vec<f64> = chunks.iter().map(|(new, past)| pairs(*new as f64, window) + (*new * *past) as f64).collect();
+    through(&batches, pairs, &nodes)
 }
 
 /// Pairs of prompts of these lengths.

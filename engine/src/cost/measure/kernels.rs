@@ -21,7 +21,8 @@ impl Node {
         self.ground == Ground::Calibrated
     }
 
-    fn rests(&self, part: Part, exact: bool) -> Part {
+    /// A part with what it rests on; `exact` if the shape is the one that will run.
+    pub(super) fn rests(&self, part: Part, exact: bool) -> Part {
         let is_calibrated = exact && self.is_calibrated();
         let (calibrated, extrapolated) = if is_calibrated { (self.time_ns, 0.0) } else { (0.0, self.time_ns) };
         Part { calibrated, extrapolated, busy: self.arithmetic_ns.min(self.time_ns), ..part }
