@@ -22,6 +22,10 @@ fn workload() -> Workload {
     from_requests("mooncake", &requests).expect("a workload")
 }
 
+fn source() -> Source {
+    Source { workload: workload(), steps: Vec::new(), trace: None, edited: None }
+}
+
 fn scenario(policy: &str, rate: &str, measured: bool) -> Scenario {
     let text = |value: &str| Some(value.to_owned());
     let spec = Spec {
@@ -47,21 +51,21 @@ const CASES: [(&str, &str); 4] =
 
 #[divan::bench(args = CASES, sample_count = 20, sample_size = 1)]
 fn serve(bencher: divan::Bencher<'_, '_>, (policy, rate): (&str, &str)) {
-    let (source, scenario) = (Source { workload: workload(), steps: Vec::new() }, scenario(policy, rate, false));
+    let (source, scenario) = (source(), scenario(policy, rate, false));
     bencher.bench(|| replay(&scenario, &source).expect("a replay"));
 }
 
 /// The same with steps priced by the surfaces of the machine, the times of the scenario's shapes among it.
 #[divan::bench(sample_count = 20, sample_size = 1)]
 fn serve_measured(bencher: divan::Bencher<'_, '_>) {
-    let (source, scenario) = (Source { workload: workload(), steps: Vec::new() }, scenario("full", "x0.4", true));
+    let (source, scenario) = (source(), scenario("full", "x0.4", true));
     bencher.bench(|| replay(&scenario, &source).expect("a replay"));
 }
 
 /// The replay and all rows of its run as Arrow columns.
 #[divan::bench(sample_count = 20, sample_size = 1)]
 fn serve_and_tabulate(bencher: divan::Bencher<'_, '_>) {
-    let sources = [Source { workload: workload(), steps: Vec::new() }];
+    let sources = [source()];
     let scenarios = [scenario("full", "x0.4", false)];
     bencher.bench(|| {
         let found = [replay(&scenarios[0], &sources[0])];
