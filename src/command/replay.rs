@@ -204,7 +204,6 @@ pub(crate) fn carry_out(store: &mut Store, wanted: &Wanted) -> Result<Option<Don
     let budget = wanted.error_budget.as_deref().map(ErrorBudget::parse).transpose()?;
     let specs = specs(wanted)?;
     let (mut sources, mut scenarios) = resolve(store, &specs)?;
-    look_up(wanted, &specs, &mut scenarios)?;
     if wanted.dry_run {
         for scenario in &scenarios {
             let workload = &sources[scenario.workload].workload;
@@ -213,6 +212,7 @@ pub(crate) fn carry_out(store: &mut Store, wanted: &Wanted) -> Result<Option<Don
         }
         return Ok(None);
     }
+    look_up(wanted, &specs, &mut scenarios)?;
     let id = run_id(store, &sources, &scenarios, (budget.as_ref(), wanted.split_blocks))?;
     let pool = pool(wanted.threads)?;
     let found = pool.install(|| recorded_errors(store, &mut scenarios, wanted.split_blocks));
