@@ -35,7 +35,7 @@ use super::measured::{Covered, Line, Lines, Part};
 use super::plan::{Linear, Plan, PlanGroup, certainty};
 use crate::machine::Machine;
 use crate::model::{Attention, Certainty, Model, WeightDtype};
-use crate::surface::{Dim, Grid, Key, Peaks, Shape, Surface};
+use crate::surface::{Dim, Grid, Ground, Key, Peaks, Shape, Surface, across_nodes};
 use kernels::{Node, fastest, fastest_inside};
 use products::{Product, products};
 
@@ -345,11 +345,12 @@ fn all_reduce(measured: &Measured, model: &Model, tensor: u32) -> Option<Line> {
 }
 
 /// Tokens of one accelerator to their experts and back, where attention is data-parallel and each accelerator has whole
-/// experts of one node: what was measured.
+/// experts. One node was measured; what crosses to others does so at the pace of the link, and is extrapolated.
 fn exchange(plan: &Plan, model: &Model, measured: &Measured) -> Option<Line> {
-    let part = plan.linear.iter().find(|part| part.experts > 0.0).filter(|_| plan.exchange.is_some())?;
-    let devices = plan.expert as u64;
-    if devices != (plan.tensor * plan.data) as u64 || devices != NODE {
+    let part = plan.linear.iter().find(|part| part.experts > 0.0)?;
+    let (wire, devices) = (plan.exchange?, NODE);
+    let all = plan.expert as u64;
+    if all != (plan.tensor * plan.data) as u64 || !all.is_multiple_of(NODE) {
         return None;
     }
     let nodes = |op: &str| {
@@ -368,7 +369,17 @@ fn exchange(plan: &Plan, model: &Model, measured: &Measured) -> Option<Line> {
         fastest(surface, &shapes, measured.peaks.as_ref(), &|_: &Key| true)
     };
     let (there, back) = (nodes("moe_dispatch")?, nodes("moe_combine")?);
-    let parts = there.iter().zip(&back).map(|(there, back)| there.exchanging().plus(back.exchanging())).collect();
+    let part = |((there, back), tokens): ((&Node, &Node), &u64)| {
+        let one = there.exchanging().plus(back.exchanging());
+        let crossing = *tokens as f64 * part.active_experts * plan.residual_bytes * 1.5 / wire.bytes_per_ns;
+        let two = f64::midpoint(one.total(), crossing.max(one.total()) + 2.0 * wire.latency_ns);
+        let (time, ground) = across_nodes(one.total(), 2, two, (all / NODE) as u32)?;
+        // The crossing itself was not measured.
+        let is_measured = all == NODE && ground == Ground::Calibrated;
+        let (calibrated, extrapolated) = if is_measured { (one.calibrated, one.extrapolated) } else { (0.0, time) };
+        Some(Part { collective: time, calibrated, extrapolated, ..Part::default() })
+    };
+    let parts = there.iter().zip(&back).zip(&TOKENS).map(part).collect::<Option<_>>()?;
     Line::of(TOKENS.iter().map(|count| *count as f64).collect(), parts)
 }
 
