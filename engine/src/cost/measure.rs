@@ -95,7 +95,8 @@ pub fn measure(plan: &mut Plan, model: &Model, machine: &Machine, dtype: WeightD
         let lines = Lines { layers, experts, exchange, head, all_reduce: all_reduce(measured, model, tensor) };
         plan.lines = (lines != Lines::default()).then(|| Box::new(lines));
     }
-    plan.certainty = certain(plan, model, machine);
+    // Times at other rates than the measured ones are an assumption.
+    plan.certainty = if measured.peaks.is_some() { Certainty::Assumed } else { certain(plan, model, machine) };
 }
 
 /// The number formats that surfaces name for weights of one kind, the likeliest first.
@@ -231,7 +232,7 @@ fn latents(
             latent::modules(group, measured, tensor, (dtype, formats.products)).filter(|_| is_alone && weights.1);
         if let (Some([decode, prefill]), Some(part)) = (module, plan.linear.get(of)) {
             (group.measured, group.measured_prefill) = (Some(decode), Some(prefill));
-            group.module_ns = layers.layers as f64 * part.attention_bytes / weights.0;
+            group.module_ns = f64::from(layers.layers) * part.attention_bytes / weights.0;
         } else {
             [group.measured, group.measured_prefill] = latent::kernels(group, measured, tensor);
         }
