@@ -23,7 +23,7 @@ fn small() -> Calibrated {
     Calibrated {
         device: "a device that nobody has seen".to_owned(),
         framework: "vllm".to_owned(),
-        surface: std::sync::Arc::new(fitted.surface),
+        surface: Arc::new(fitted.surface),
         origin: Origin { origin: "a test".to_owned(), licence: "none".to_owned() },
         rows: fitted.rows,
         impossible: fitted.impossible,
