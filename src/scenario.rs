@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use engine::cost::Parallel;
+use engine::cost::{Measured, Parallel, Speculative};
 use engine::error::{Error, Result, unknown};
 use engine::fabric::{self, Fabric};
 use engine::machine::{self, Machine};
@@ -41,6 +41,14 @@ pub struct Spec {
     pub rate: Option<String>,
     /// Accelerators per copy of the model.
     pub tensor_parallel: Option<u32>,
+    /// Groups of accelerators per copy that attend to requests of their own.
+    pub data_parallel: Option<u32>,
+    /// Parts that the routed experts are dealt out to.
+    pub expert_parallel: Option<u32>,
+    /// Stages that the layers are dealt out to.
+    pub pipeline_parallel: Option<u32>,
+    /// Drafted tokens and their acceptance: `speculative(k=3,accept=0.7)`.
+    pub speculative: Option<String>,
     /// Copies of the model.
     pub instances: Option<u32>,
     /// `bf16`, `fp8`, `nvfp4`, `mxfp4` or `int4`; the format that the model is published in if not given.
@@ -49,6 +57,8 @@ pub struct Spec {
     pub prices: Option<String>,
     /// A book of token prices; nothing is sold without one.
     pub tariff: Option<String>,
+    /// Whether every operation has its closed form, where measured times of the machine are used if not.
+    pub closed_form: Option<bool>,
 }
 
 /// A scenario file.
@@ -149,14 +159,20 @@ impl Spec {
             engine: text(self.engine, &other.engine),
             rate: text(self.rate, &other.rate),
             tensor_parallel: self.tensor_parallel.or(other.tensor_parallel),
+            data_parallel: self.data_parallel.or(other.data_parallel),
+            expert_parallel: self.expert_parallel.or(other.expert_parallel),
+            pipeline_parallel: self.pipeline_parallel.or(other.pipeline_parallel),
+            speculative: text(self.speculative, &other.speculative),
             instances: self.instances.or(other.instances),
             weights: text(self.weights, &other.weights),
             prices: text(self.prices, &other.prices),
             tariff: text(self.tariff, &other.tariff),
+            closed_form: self.closed_form.or(other.closed_form),
         }
     }
 
-    /// The scenario with every name resolved; `workload` is an index into the run's sources.
+    /// The scenario with every name resolved; `workload` is an index into the run's sources. It has no measured
+    /// operations yet ([`crate::surfaces::Library::measured`]).
     ///
     /// # Errors
     /// An unknown name, a number out of range, a preset file that cannot be read.
@@ -184,13 +200,34 @@ impl Spec {
             rate: rate(self.rate.as_deref().unwrap_or("x1"))?,
             parallel: Parallel {
                 tensor: number("tensor_parallel", self.tensor_parallel.unwrap_or(1))?,
+                data: number("data_parallel", self.data_parallel.unwrap_or(1))?,
+                expert: number("expert_parallel", self.expert_parallel.unwrap_or(1))?,
+                pipeline: number("pipeline_parallel", self.pipeline_parallel.unwrap_or(1))?,
                 instances: number("instances", self.instances.unwrap_or(1))?,
             },
+            speculative: self.speculative.as_deref().map(speculative).transpose()?,
             dtype: self.weights.as_deref().map_or(Ok(published), dtype)?,
             prices: load_prices(self.prices.as_deref().unwrap_or("hyperscaler"))?,
             tariff: self.tariff.as_deref().map(load_tariff).transpose()?,
+            measured: Measured::default(),
         })
     }
+}
+
+/// `speculative(k=3,accept=0.7)`, or without names: three tokens are drafted for each request and step, each accepted with
+/// a chance of 70% if those before it were.
+pub(crate) fn speculative(text: &str) -> Result<Speculative> {
+    let wrong = || {
+        Error::usage(format!("expected a drafting such as `speculative(k=3,accept=0.7)`, found `{text}`"))
+            .hint("k is from 1 to 64 drafted tokens, accept a chance from 0 to 1")
+    };
+    let inner = text.trim().strip_prefix("speculative(").and_then(|rest| rest.strip_suffix(')')).ok_or_else(wrong)?;
+    let parts: Vec<&str> = inner.split(',').map(str::trim).collect();
+    let [drafted, accept] = parts[..] else { return Err(wrong()) };
+    let drafted: u32 = drafted.trim_start_matches("k=").parse().map_err(|_| wrong())?;
+    let accept: f64 = accept.trim_start_matches("accept=").parse().map_err(|_| wrong())?;
+    let is_known = (1..=64).contains(&drafted) && (0.0..=1.0).contains(&accept);
+    if is_known { Ok(Speculative { drafted, accept }) } else { Err(wrong()) }
 }
 
 /// More copies of a model than anybody runs; each costs time to replay.
@@ -211,7 +248,7 @@ fn mode(name: &str) -> Result<Mode> {
     }
 }
 
-fn rules(name: &str) -> Result<Rules> {
+pub(crate) fn rules(name: &str) -> Result<Rules> {
     let found = RULES.iter().find(|rules| rules.name == name);
     found.copied().ok_or_else(|| unknown("engine", name, RULES.iter().map(|rules| rules.name)))
 }
@@ -359,6 +396,19 @@ mod tests {
         let error = load_machine(&format!("h100*calibrated={}", path.display())).unwrap_err().to_string();
         assert!(error.contains("fit.toml:3:13: unknown parameter `wait_read`"), "{error}");
         assert!(load_machine("h100*calibrated=missing.toml").unwrap_err().to_string().contains("cannot read the fit"));
+    }
+
+    #[test]
+    fn drafting_is_a_number_and_a_chance() {
+        let expected = Speculative { drafted: 3, accept: 0.7 };
+        assert_eq!(speculative("speculative(k=3,accept=0.7)"), Ok(expected));
+        assert_eq!(speculative("speculative(3, 0.7)"), Ok(expected));
+        // 1 + 0.7 + 0.49 + 0.343
+        assert!((expected.yielded() - 2.533).abs() < 1e-12);
+        for wrong in ["speculative", "speculative(3)", "speculative(0,0.7)", "speculative(3,1.7)", "speculative(3,NaN)"]
+        {
+            assert!(speculative(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

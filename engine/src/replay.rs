@@ -19,7 +19,7 @@ pub use stacking::variations;
 pub use tables::{Run, Shipped, tables};
 pub use toll::Toll;
 
-use crate::cost::{Parallel, Plan, plan};
+use crate::cost::{Measured, Parallel, Plan, Speculative, measure, plan};
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::model::{Certainty, Model, WeightDtype};
@@ -63,12 +63,16 @@ pub struct Scenario {
     pub rate: f64,
     /// Accelerators per instance, and instances.
     pub parallel: Parallel,
+    /// Drafting, if any.
+    pub speculative: Option<Speculative>,
     /// Number format of the weights.
     pub dtype: WeightDtype,
     /// The price book.
     pub prices: PriceBook,
     /// What tokens are sold for; nothing is sold if `None`.
     pub tariff: Option<Tariff>,
+    /// Measured operations of the machine; without any, every operation has its closed form.
+    pub measured: Measured,
 }
 
 /// Requests to replay, and the steps that were captured with them.
@@ -107,7 +111,7 @@ pub struct Found {
 impl Scenario {
     /// Accelerators in all.
     pub fn accelerators(&self) -> u32 {
-        self.parallel.tensor.saturating_mul(self.parallel.instances)
+        self.parallel.accelerators().saturating_mul(self.parallel.instances)
     }
 }
 
@@ -142,7 +146,9 @@ pub fn replay(scenario: &Scenario, source: &Source) -> Result<Found> {
         return Err(Error::run("the requests are not those of the policy's stages that act on the context"));
     }
     let shape = shape(&scenario.policy, &scenario.model)?;
-    let plan = plan(&scenario.model, &shape, &scenario.machine, scenario.dtype, scenario.parallel)?;
+    let mut plan = plan(&scenario.model, &shape, &scenario.machine, scenario.dtype, scenario.parallel)?;
+    plan.draft(scenario.speculative)?;
+    measure(&mut plan, &scenario.model, &scenario.machine, scenario.dtype, &scenario.measured);
     let (outcome, span_ns, offered_load) = match scenario.mode {
         Mode::Captured => {
             if source.steps.is_empty() {

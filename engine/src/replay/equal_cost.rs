@@ -319,7 +319,7 @@ fn on_fabric(
     let batch = u64::from(in_flight / data);
     let own = if has_experts { spread(model, tensor, fabric.accelerators) } else { model.clone() };
     let of_own = shape(&scenario.policy, &own)?;
-    let Ok(mut plan) = plan(&own, &of_own, &machine, scenario.dtype, Parallel { tensor, instances: 1 }) else {
+    let Ok(mut plan) = plan(&own, &of_own, &machine, scenario.dtype, Parallel::tensor(tensor)) else {
         return Ok(None);
     };
     if plan.footprint(context, context, true).saturating_mul(batch) > plan.capacity_bytes {
@@ -339,6 +339,7 @@ fn on_fabric(
             decode_requests: batch,
             kept_tokens: &kept,
             prefill_tokens: 0,
+            prefill_requests: 0,
             prefill_rows: 0,
             prefill_pairs: &vec![0.0; plan.groups.len()],
             prefill_context: &none,

@@ -62,7 +62,10 @@ pub(super) fn differences(baseline: &Scenario, scenario: &Scenario) -> Option<Ve
 fn differs(part: Part, baseline: &Scenario, scenario: &Scenario) -> bool {
     match part {
         Part::Hardware => {
-            let other = |of: &Scenario| format!("{:?} {:?} {:?} {:?}", of.machine, of.parallel, of.rules, of.prices);
+            let other = |of: &Scenario| {
+                let spread = (of.parallel, of.speculative);
+                format!("{:?} {spread:?} {:?} {:?} {}", of.machine, of.rules, of.prices, of.measured.name)
+            };
             other(baseline) != other(scenario)
         }
         Part::Format => {
@@ -141,6 +144,7 @@ pub(super) fn with_more(scenario: &Scenario, resource: Resource, factor: f64) ->
     let mut varied = scenario.clone();
     if factor > 1.0 {
         varied.machine = resource.times(&scenario.machine, factor);
+        varied.measured = scenario.measured.times(resource, factor);
         varied.machine.name = format!("{} with {factor} times the {}", scenario.machine.name, resource.name());
     }
     varied
@@ -156,6 +160,8 @@ pub(super) fn key(scenario: &Scenario) -> u128 {
     let mut bare = scenario.clone();
     bare.name = String::new();
     bare.is_baseline = false;
+    // Their name holds a hash of them.
+    bare.measured.surfaces.clear();
     // Two walks of FNV-1a over the whole text, from different ends of the alphabet.
     let text = format!("{bare:?}");
     let walk =

@@ -232,10 +232,10 @@ fn request_costs(at: u32, scenario: &Scenario, found: &Found, source: &Source) -
     };
     let mean = |at: usize, row: &Served| mean_gap_ns(row, workload.output[at]);
     // A request's share of an instance's time costs what all accelerators of the instance cost in that time.
-    let tensor = f64::from(scenario.parallel.tensor);
+    let accelerators = f64::from(scenario.parallel.accelerators());
     let per_ns = |rate: Option<f64>, ns: f64| -> ArrayRef {
         let share =
-            |row: &Served| finished(row).then(|| rate.map(|rate| rate * tensor * row.machine_ns / ns)).flatten();
+            |row: &Served| finished(row).then(|| rate.map(|rate| rate * accelerators * row.machine_ns / ns)).flatten();
         Arc::new(rows.iter().map(|(_, row)| share(row)).collect::<Float64Array>())
     };
     let power = found.price.w_per_accelerator.as_ref().map(|power| power.value);
