@@ -15,7 +15,7 @@ mod plan;
 
 pub use batch::{Demand, Field, price_columns};
 pub use measured::measure;
-pub use plan::{BLOCK_TOKENS, Linear, Parallel, Plan, PlanGroup, peak_flops, plan};
+pub use plan::{BLOCK_TOKENS, Linear, Parallel, Plan, PlanGroup, fewest, peak_flops, plan};
 
 use crate::machine::FfnPool;
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use arrow::array::{
     ArrayRef, BooleanArray, Float64Array, Int64Array, RecordBatch, StringArray, UInt32Array, UInt64Array,
 };
-use engine::cost::{Demand, Field, Parallel, Plan, StepCost, peak_flops, plan, price_columns};
+use engine::cost::{Demand, Field, Parallel, Plan, StepCost, fewest, peak_flops, plan, price_columns};
 use engine::error::{Error, Result};
 use engine::machine::Machine;
 use engine::model::{Model, WeightDtype};
@@ -121,7 +121,7 @@ fn place(args: &Args, subject: &Subject, failed: &mut Option<Error>) -> Result<V
     let mut placed = Vec::new();
     for name in &args.machine {
         let machine = load_machine(name)?;
-        match fewest(subject, &machine, args.tensor_parallel) {
+        match planned(subject, &machine, args.tensor_parallel) {
             Ok((parallel, plan)) => placed.push(Placed { machine, parallel, plan }),
             Err(error) => {
                 talk::warn(&format!("{} under {} on {name}: {error}", subject.model.name, subject.policy));
@@ -132,23 +132,12 @@ fn place(args: &Args, subject: &Subject, failed: &mut Option<Error>) -> Result<V
     Ok(placed)
 }
 
-/// The plan on so many accelerators, or on the fewest (a power of two) that hold the weights.
-fn fewest(subject: &Subject, machine: &Machine, tensor: Option<u32>) -> Result<(Parallel, Plan)> {
-    let on = |tensor: u32| {
-        let parallel = Parallel { tensor, instances: 1 };
-        let found = plan(&subject.model, &subject.shape, machine, subject.dtype, parallel)?;
-        Ok((parallel, found))
-    };
-    if let Some(tensor) = tensor {
-        return on(tensor);
-    }
-    let mut found = on(1);
-    let mut tensor = 2;
-    while found.is_err() && tensor <= machine.accelerator.scale_up_domain.min(1024) {
-        found = on(tensor);
-        tensor *= 2;
-    }
-    found
+/// The plan on so many accelerators, or on the fewest that hold the weights.
+fn planned(subject: &Subject, machine: &Machine, tensor: Option<u32>) -> Result<(Parallel, Plan)> {
+    let Subject { model, shape, dtype, .. } = subject;
+    let Some(tensor) = tensor else { return fewest(model, shape, machine, *dtype) };
+    let parallel = Parallel { tensor, instances: 1 };
+    Ok((parallel, plan(model, shape, machine, *dtype, parallel)?))
 }
 
 impl Steps {

@@ -15,6 +15,12 @@ struct Place {
 
 /// The engine's error as one of ours; the caret stands under the place where one is known.
 pub(super) fn explain(sql: &str, error: &DataFusionError) -> Error {
+    // What a function of ours says has no place in the text, and its own way out.
+    if let DataFusionError::External(inner) = error.find_root()
+        && let Some(own) = inner.downcast_ref::<Error>()
+    {
+        return own.clone();
+    }
     let text = root(error);
     let diagnostic = error.diagnostic();
     let place = diagnostic

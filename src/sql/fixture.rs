@@ -34,7 +34,8 @@ fn scenarios(name: &str) -> [Scenario<'_>; 5] {
 pub(crate) fn session(folder: &Path, name: &str) -> Session {
     write_all(folder, name);
     let folder = folder.to_owned();
-    open(Some("0123456789abcdef".to_owned()), |table| {
+    // The run is compared with itself.
+    open(Some("0123456789abcdef".to_owned()), None, |_, table| {
         let path = folder.join(format!("{}.parquet", table.name));
         if path.exists() { vec![path] } else { Vec::new() }
     })
@@ -43,7 +44,7 @@ pub(crate) fn session(folder: &Path, name: &str) -> Session {
 
 /// A session on a store that holds nothing.
 pub(crate) fn empty() -> Session {
-    open(None, |_| Vec::new()).unwrap()
+    super::empty().unwrap()
 }
 
 fn write_all(folder: &Path, name: &str) {

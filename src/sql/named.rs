@@ -116,6 +116,14 @@ pub fn named() -> Result<Vec<Named>> {
     embedded::QUERIES.iter().map(|(name, sql)| parse(name, sql)).collect()
 }
 
+/// All views, sorted by name; their headers are those of queries.
+///
+/// # Errors
+/// A header that cannot be read.
+pub fn views() -> Result<Vec<Named>> {
+    embedded::VIEWS.iter().map(|(name, sql)| parse(name, sql)).collect()
+}
+
 /// The query of this name.
 ///
 /// # Errors

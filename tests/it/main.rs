@@ -18,5 +18,6 @@ mod quickstart;
 mod readme;
 mod reconcile;
 mod recorded;
+mod sql;
 mod support;
 mod tidy;
