@@ -65,6 +65,7 @@ fn write_all(folder: &Path, name: &str) {
     write_batch(folder, "requests", &requests());
     write(folder, "kernels", &kernel_rows());
     write_batch(folder, "accesses", &accesses());
+    write(folder, "block_events", &block_event_rows());
     write_provenance(folder, &scenarios);
 }
 
@@ -94,6 +95,10 @@ fn requests() -> RecordBatch {
             "prompt_tokens" => Arc::new(UInt32Array::from(vec![900; 3])),
             "output_tokens" => Arc::new(UInt32Array::from(vec![50; 3])),
             "status" => Arc::new(StringArray::from(vec!["ok"; 3])),
+            "session_id" => Arc::new(StringArray::from(vec!["x", "y", "x"])),
+            "tenant" => Arc::new(StringArray::from(vec!["acme", "acme", "bolt"])),
+            "measured_ttft_ns" => Arc::new(Int64Array::from(vec![200_000_000; 3])),
+            "block_tokens" => Arc::new(UInt32Array::from(vec![512; 3])),
             "block_hashes" => {
                 let DataType::List(element) = field.data_type() else { panic!("block hashes are a list") };
                 let (ends, ids) = (OffsetBuffer::from_lengths([2; 3]), UInt64Array::from(vec![1, 2, 1, 3, 1, 2]));
@@ -137,6 +142,23 @@ fn kernel_rows() -> Vec<Vec<Cell>> {
     .into_iter()
     .map(row)
     .collect()
+}
+
+/// Two blocks of an engine: one is stored, removed after 2 s and stored again, the other stays.
+fn block_event_rows() -> Vec<Vec<Cell>> {
+    let columns = schema::table("block_events").unwrap().columns;
+    let row = |(seq, event, hash, second): (u64, &str, u64, i64)| {
+        let cell = |column: &schema::Column| match column.name {
+            "source_id" | "event_index" | "block_index" => 0_u32.into(),
+            "seq" => seq.into(),
+            "time_ns" => (second * 1_000_000_000).into(),
+            "event" => event.into(),
+            "block_hash" => hash.into(),
+            _ => Cell::Null,
+        };
+        columns.iter().map(cell).collect()
+    };
+    [(0, "stored", 7, 1), (1, "stored", 8, 1), (2, "removed", 7, 3), (3, "stored", 7, 4)].into_iter().map(row).collect()
 }
 
 /// Three accesses of one launch: two to device memory, of which one asks for unknown bytes, and one to shared memory.

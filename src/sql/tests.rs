@@ -421,10 +421,10 @@ fn every_view_returns_the_columns_of_its_header_on_full_and_empty_stores() {
 #[test]
 fn a_block_that_comes_again_has_a_gap_and_a_first_one_has_none() {
     let (_folder, session) = fixture();
-    // Blocks [1, 2], [1, 3] and [1, 2], all at once and without sessions.
+    // Blocks [1, 2], [1, 3] and [1, 2], all at once, in the sessions x, y and x.
     let gaps = ask(
         &session,
-        "SELECT request_id, position, block_hash, previous_request_id, gap_ns, is_same_session IS NULL
+        "SELECT request_id, position, block_hash, previous_request_id, gap_ns, is_same_session
          FROM reuse_gaps ORDER BY request_id, position",
     );
     let column = |at: usize| -> Vec<String> {
@@ -434,7 +434,10 @@ fn a_block_that_comes_again_has_a_gap_and_a_first_one_has_none() {
     assert_eq!(column(1), ["0", "0", "1"]);
     assert_eq!(column(2), ["1", "1", "2"]);
     assert_eq!(column(3), ["0", "1", "0"]);
-    assert_eq!((column(4), column(5)), (vec!["0".to_owned(); 3], vec!["true".to_owned(); 3]));
+    assert_eq!(
+        (column(4), column(5)),
+        (vec!["0".to_owned(); 3], ["false", "false", "true"].map(str::to_owned).to_vec())
+    );
 }
 
 #[test]
@@ -475,4 +478,87 @@ fn a_statement_of_a_longer_text_is_marked_at_its_line() {
     let error = query(&fixture::empty(), &found.statements[1].placed(), &[]).unwrap_err();
     let said = error.to_string();
     assert!(said.contains("3 | SELECT nam FROM scenarios\n  |        ^^^"), "{said}");
+}
+
+/// Rows of a named query as text, `null` for what is unknown.
+fn cells(session: &Session, name: &str, columns: &[&str]) -> Vec<Vec<String>> {
+    let found = one(&run_named(session, name, &[]).unwrap());
+    let cell = |row: usize, column: &&str| {
+        let array = found.column_by_name(column).unwrap();
+        if array.is_null(row) { "null".to_owned() } else { array_value_to_string(array, row).unwrap() }
+    };
+    (0..found.num_rows()).map(|row| columns.iter().map(|column| cell(row, column)).collect()).collect()
+}
+
+#[test]
+fn blocks_of_one_request_only_are_dead_stores() {
+    let (_folder, session) = fixture();
+    // Blocks 1 and 2 come again, 3 does not.
+    let columns = ["distinct_blocks", "once_blocks", "once_tokens", "uses", "most_uses"];
+    assert_eq!(cells(&session, "dead-stores", &columns), [["3", "1", "512", "6", "3"]]);
+}
+
+#[test]
+fn all_reuses_at_once_need_no_time() {
+    let (_folder, session) = fixture();
+    let rows = cells(&session, "reuse-gaps", &["kept_s", "reuses", "kept_reuses", "kept_ratio", "same_session_reuses"]);
+    assert_eq!(rows.len(), 10);
+    assert_eq!(rows[0], ["1", "3", "3", "1.0", "1"]);
+}
+
+#[test]
+fn lives_of_blocks_run_from_storing_to_removal() {
+    let (_folder, session) = fixture();
+    let columns = ["blocks", "stored", "lives", "p50_lifetime_s", "max_lifetime_s", "still_there"];
+    assert_eq!(cells(&session, "block-life", &columns), [["2", "3", "1", "2.0", "2.0", "2"]]);
+}
+
+#[test]
+fn larger_blocks_waste_more() {
+    let (_folder, session) = fixture();
+    let rows = cells(&session, "block-size", &["block_tokens", "blocks", "wasted_tokens"]);
+    // Three requests of 950 tokens.
+    assert_eq!(rows[0], ["1", "2850", "0"]);
+    assert_eq!(rows[1], ["16", "180", "30"]);
+    assert_eq!(rows[8], ["1024", "3", "222"]);
+}
+
+#[test]
+fn measured_latencies_stand_beside_those_of_the_replay() {
+    let (_folder, session) = fixture();
+    let columns = ["scenario_id", "figure", "requests", "p50_measured_ms", "p50_modelled_ms", "mean_error_ratio"];
+    let rows = cells(&session, "measured-beside-modelled", &columns);
+    // Steps of 24 ms, and the first tokens of requests 0, 1 and 2 after 9, 11 and 13 of them.
+    assert_eq!(rows[0][..5], ["0", "ttft", "3", "200.0", "264.0"]);
+    assert!((rows[0][5].parse::<f64>().unwrap() - (264.0 / 200.0 - 1.0)).abs() < 1e-9);
+    assert_eq!(rows.len(), 4);
+}
+
+#[test]
+fn the_knee_is_the_first_size_near_the_ceiling() {
+    let (_folder, session) = fixture();
+    let rows =
+        cells(&session, "knee", &["policy", "knee_blocks", "largest_blocks", "largest_hit_ratio", "ceiling_ratio"]);
+    assert_eq!(rows, [["lru", "null", "100", "0.48", "0.5"], ["min", "100", "100", "0.5", "0.5"]]);
+}
+
+#[test]
+fn shares_of_tenants_add_up_and_hits_are_spread_over_sessions() {
+    let (_folder, session) = fixture();
+    let rows = cells(&session, "tenants", &["scenario_id", "tenant", "requests", "hit_tokens", "hit_share_ratio"]);
+    // The store knows the tenants of the first three of twenty requests.
+    assert_eq!(rows[0], ["0", "acme", "2", "2400", "0.1"]);
+    assert_eq!(rows[2][1..], ["null", "17", "20400", "0.85"]);
+    let rows = cells(&session, "session-hits", &["sessions", "p50_hit_ratio", "without_hits"]);
+    assert_eq!(rows[0][0], "2");
+    assert!((rows[0][1].parse::<f64>().unwrap() - 2400.0 / 6002.0).abs() < 1e-12, "{rows:?}");
+}
+
+#[test]
+fn smaller_kv_fits_more_tokens() {
+    let (_folder, session) = fixture();
+    let columns = ["policy", "capacity_tokens_change_ratio", "p50_itl_change_ratio"];
+    let rows = cells(&session, "format-gain", &columns);
+    assert_eq!((rows[0][1].as_str(), rows[1][1].as_str(), rows[2][1].as_str()), ("0.0", "1.0", "3.0"));
+    assert!((rows[1][2].parse::<f64>().unwrap() - (19.0 / 24.0 - 1.0)).abs() < 1e-12);
 }

@@ -10,6 +10,7 @@ mod browser;
 mod caches;
 mod command_line;
 mod cost;
+mod duckdb;
 mod fuzz;
 mod laws;
 mod limits;
