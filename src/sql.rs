@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::{FieldRef, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
-use datafusion::catalog::{MemorySchemaProvider, SchemaProvider};
+use datafusion::catalog::MemorySchemaProvider;
 use datafusion::common::{DataFusionError, ScalarValue};
 use datafusion::datasource::MemTable;
 use datafusion::datasource::file_format::parquet::ParquetFormat;
@@ -29,6 +29,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use self::functions::Replays;
 use crate::store::Store;
+use crate::unbroken::unbroken;
 pub use functions::{FUNCTIONS, Function, Replayer, Wish};
 pub use named::{Documented, Kind, Named, Param, find, named, views};
 pub use script::{Script, Statement, script};
@@ -148,7 +149,7 @@ fn open(
         register(&session, &format!("base.{name}"), table, &files(Place::Base, table))?;
     }
     functions::register(&session, replays)?;
-    for view in named::views()? {
+    for view in views()? {
         let create = format!("CREATE VIEW {} AS\n{}", view.name, view.sql);
         let made = session.runtime.block_on(session.context.sql(&create));
         made.map_err(|error| diagnostic::explain(&create, &error).context(format!("view `{}`", view.name)))?;
@@ -181,7 +182,9 @@ fn register(session: &Session, name: &str, table: &schema::Table, files: &[PathB
     let state = session.context.state();
     let mut found = Vec::new();
     for url in &urls {
-        found.push(session.runtime.block_on(options.infer_schema(&state, url)).map_err(failed)?);
+        let inferred = unbroken(|| session.runtime.block_on(options.infer_schema(&state, url)));
+        let inferred = inferred.map_err(|why| Error::data(format!("table `{name}`: {why}")))?;
+        found.push(inferred.map_err(failed)?);
     }
     let config = ListingTableConfig::new_with_multi_paths(urls)
         .with_listing_options(options)
@@ -311,7 +314,7 @@ fn bind(sql: &str, params: &[(String, String)]) -> Result<Vec<(String, ScalarVal
 pub fn names(session: &Session) -> Result<Vec<(String, Vec<String>)>> {
     let failed = |error: DataFusionError| Error::run(error.strip_backtrace());
     let mut names: Vec<String> = schema::ALL.iter().map(|table| table.name.to_owned()).collect();
-    names.extend(named::views()?.iter().map(|view| view.name.to_owned()));
+    names.extend(views()?.iter().map(|view| view.name.to_owned()));
     names.extend(OF_BASE.iter().map(|name| format!("base.{name}")));
     names.sort();
     let columns = |name: &String| -> Result<Vec<String>> {

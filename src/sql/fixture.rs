@@ -65,7 +65,7 @@ fn write_all(folder: &Path, name: &str) {
     write_batch(folder, "requests", &requests());
     write(folder, "kernels", &kernel_rows());
     write_batch(folder, "accesses", &accesses());
-    write(folder, "block_events", &block_event_rows());
+    write_batch(folder, "block_events", &block_events());
     write_provenance(folder, &scenarios);
 }
 
@@ -145,20 +145,20 @@ fn kernel_rows() -> Vec<Vec<Cell>> {
 }
 
 /// Two blocks of an engine: one is stored, removed after 2 s and stored again, the other stays.
-fn block_event_rows() -> Vec<Vec<Cell>> {
-    let columns = schema::table("block_events").unwrap().columns;
-    let row = |(seq, event, hash, second): (u64, &str, u64, i64)| {
-        let cell = |column: &schema::Column| match column.name {
-            "source_id" | "event_index" | "block_index" => 0_u32.into(),
-            "seq" => seq.into(),
-            "time_ns" => (second * 1_000_000_000).into(),
-            "event" => event.into(),
-            "block_hash" => hash.into(),
-            _ => Cell::Null,
-        };
-        columns.iter().map(cell).collect()
+fn block_events() -> RecordBatch {
+    let table = schema::table("block_events").unwrap();
+    let column = |field: &FieldRef| -> ArrayRef {
+        match field.name().as_str() {
+            "seq" => Arc::new(UInt64Array::from(vec![0, 1, 2, 3])),
+            "time_ns" => Arc::new(Int64Array::from(vec![1_000_000_000, 1_000_000_000, 3_000_000_000, 4_000_000_000])),
+            "event" => Arc::new(StringArray::from(vec!["stored", "stored", "removed", "stored"])),
+            "block_hash" => Arc::new(UInt64Array::from(vec![7, 8, 7, 7])),
+            _ if field.is_nullable() => new_null_array(field.data_type(), 4),
+            _ => Arc::new(UInt32Array::from(vec![0; 4])),
+        }
     };
-    [(0, "stored", 7, 1), (1, "stored", 8, 1), (2, "removed", 7, 3), (3, "stored", 7, 4)].into_iter().map(row).collect()
+    let columns = table.arrow().fields().iter().map(column).collect();
+    RecordBatch::try_new(table.arrow(), columns).unwrap()
 }
 
 /// Three accesses of one launch: two to device memory, of which one asks for unknown bytes, and one to shared memory.

@@ -15,7 +15,7 @@ use engine::error::Error;
 
 use super::through;
 
-type Found<T> = std::result::Result<T, DataFusionError>;
+type Found<T> = Result<T, DataFusionError>;
 
 /// The aggregate.
 pub(super) fn function() -> AggregateUDF {

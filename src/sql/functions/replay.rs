@@ -55,7 +55,7 @@ impl fmt::Debug for Replays {
 impl TableFunctionImpl for Replays {
     fn call_with_args(&self, args: TableFunctionArgs) -> std::result::Result<Arc<dyn TableProvider>, DataFusionError> {
         let wish = wish(args.exprs()).map_err(through)?;
-        let schema = apart(|| Ok(with_run(&summary_schema()?))).map_err(through)?;
+        let schema = apart(|| summary_schema().map(|summary| with_run(&summary))).map_err(through)?;
         let replay = Replay { replays: self.clone(), wish, schema: schema.clone() };
         Ok(Arc::new(StreamingTable::try_new(schema, vec![Arc::new(replay)])?))
     }
