@@ -40,14 +40,15 @@ const CASES: [(&str, &str); 4] =
 
 #[divan::bench(args = CASES, sample_count = 20, sample_size = 1)]
 fn serve(bencher: divan::Bencher<'_, '_>, (policy, rate): (&str, &str)) {
-    let (source, scenario) = (Source { workload: workload(), steps: Vec::new() }, scenario(policy, rate));
+    let (source, scenario) =
+        (Source { workload: workload(), steps: Vec::new(), trace: None, edited: None }, scenario(policy, rate));
     bencher.bench(|| replay(&scenario, &source).expect("a replay"));
 }
 
 /// The replay and all rows of its run as Arrow columns.
 #[divan::bench(sample_count = 20, sample_size = 1)]
 fn serve_and_tabulate(bencher: divan::Bencher<'_, '_>) {
-    let sources = [Source { workload: workload(), steps: Vec::new() }];
+    let sources = [Source { workload: workload(), steps: Vec::new(), trace: None, edited: None }];
     let scenarios = [scenario("full", "x0.4")];
     bencher.bench(|| {
         let found = [replay(&scenarios[0], &sources[0])];

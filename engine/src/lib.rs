@@ -19,6 +19,7 @@ pub mod recording;
 pub mod replay;
 pub mod schema;
 pub mod serving;
+pub mod session;
 pub mod surface;
 pub mod unit;
 pub mod workload;

@@ -8,6 +8,7 @@
 //! tests then run on it at once.
 
 mod adakv;
+pub mod application;
 pub mod args;
 mod bf16;
 pub mod budget;
@@ -72,6 +73,15 @@ pub use stack::{Measured, Stack};
 
 /// Every stage, in the order in which `list policies` prints them.
 pub static ALL: &[&Kind] = &[
+    &application::index_memory::KIND,
+    &application::retrieve::KIND,
+    &application::clear_tool_results::KIND,
+    &application::clear_thinking::KIND,
+    &application::compact::KIND,
+    &application::microcompact::KIND,
+    &application::collapse::KIND,
+    &application::transcripts::KIND,
+    &application::consolidate::KIND,
     &full::KIND,
     &window::KIND,
     &streaming::KIND,
@@ -112,6 +122,8 @@ pub static ALL: &[&Kind] = &[
 /// Where in the stack of a serving system a stage acts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Floor {
+    /// What enters the context.
+    Application,
     /// Which tokens are kept.
     Selection,
     /// Which layers share what they keep.
@@ -289,6 +301,8 @@ pub struct Kind {
 /// What a stage does, its parameters checked.
 #[derive(Debug, Clone, Copy)]
 pub enum Rule {
+    /// Rewrites contexts before they are served.
+    Edit(application::Edit),
     /// Decides which tokens are kept.
     Select(Selection),
     /// Decides which layers share what they keep.

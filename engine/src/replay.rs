@@ -15,9 +15,11 @@ use crate::cost::{Parallel, Plan, plan};
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::model::{Certainty, Model, WeightDtype};
+use crate::policy::application::{Effect, apply};
 use crate::policy::{Shape, Stack, shape};
 use crate::prices::{Price, PriceBook, price_of};
 use crate::serving::{CapturedStep, Outcome, Rules, captured, serve};
+use crate::session::Trace;
 use crate::workload::Workload;
 
 /// Where batches come from.
@@ -65,6 +67,11 @@ pub struct Source {
     pub workload: Workload,
     /// Captured steps in their order; empty where there are none.
     pub steps: Vec<CapturedStep>,
+    /// The requests as turns of sessions; `None` where they were not read.
+    pub trace: Option<Trace>,
+    /// Where the application's stages of a policy made these requests of others: those, as an index into the run's
+    /// workloads, and what the stages did.
+    pub edited: Option<(usize, Vec<Effect>)>,
 }
 
 /// What a scenario came to.
@@ -93,12 +100,36 @@ impl Scenario {
     }
 }
 
-/// Replays one scenario.
+/// The requests of a source as the application's stages of a policy send them; `origin` is the source's own number.
+///
+/// # Errors
+/// Captured steps, which are as they were recorded; a source whose contexts were not read.
+pub fn edit(policy: &Stack, source: &Source, origin: usize) -> Result<Source> {
+    let name = policy.name();
+    let Some(trace) = source.trace.as_ref().filter(|_| source.steps.is_empty()) else {
+        return Err(Error::usage(format!(
+            "`{name}` changes what is sent, but captured steps run as they were recorded"
+        ))
+        .hint("leave out the stages that act on the context, or use `mode = \"open\"`"));
+    };
+    let edited = apply(policy, trace, &source.workload)?;
+    Ok(Source {
+        workload: edited.workload,
+        steps: Vec::new(),
+        trace: Some(edited.trace),
+        edited: Some((origin, edited.effects)),
+    })
+}
+
+/// Replays one scenario, whose source is one that [`edit`] made if its policy has stages of the application.
 ///
 /// # Errors
 /// Whatever makes the scenario impossible: a policy that the model cannot take, weights that do not fit, a link that is
 /// not published.
 pub fn replay(scenario: &Scenario, source: &Source) -> Result<Found> {
+    if scenario.policy.edits() != source.edited.is_some() {
+        return Err(Error::run("the requests are not those of the policy's stages that act on the context"));
+    }
     let shape = shape(&scenario.policy, &scenario.model)?;
     let plan = plan(&scenario.model, &shape, &scenario.machine, scenario.dtype, scenario.parallel)?;
     let (outcome, span_ns, offered_load) = match scenario.mode {

@@ -3,6 +3,7 @@
 use crate::cost::{Linear, Plan, PlanGroup};
 use crate::model::{Attention, Certainty, KvShape};
 use crate::policy::{Group, Keep};
+use crate::session::{Basis, Content, Fate, Form, Kind, Piece, Role, Session, Trace, Turn, units};
 use crate::workload::Workload;
 
 /// The KV of a layer with full attention and one query head per KV head, whose arithmetic does not matter.
@@ -143,4 +144,68 @@ pub(crate) fn toy_workload(requests: &[(u32, u32, u32, u8)]) -> Workload {
         workload.offsets.push(workload.units.len() as u32);
     }
     workload
+}
+
+/// What a turn of a test session holds: number of the content, kind, tokens.
+pub(crate) type Told = (u32, Kind, u32);
+
+/// Sessions of which every turn tells all that it holds, a turn a minute, each generating so many tokens, in blocks of so
+/// many. Numbers of contents are those of their session.
+pub(crate) fn told_sessions(sessions: &[&[Vec<Told>]], output: u32, unit_tokens: u32) -> (Trace, Workload) {
+    let mut trace = Trace {
+        turns: Vec::new(),
+        offsets: vec![0],
+        pieces: Vec::new(),
+        contents: Vec::new(),
+        sessions: Vec::new(),
+        names: 0,
+    };
+    for (session, turns) in (0..).zip(sessions) {
+        let mut known = std::collections::HashMap::new();
+        for (turn, told) in (0..).zip(*turns) {
+            let mut pieces = Vec::new();
+            for &(number, kind, tokens) in told {
+                let content = *known.entry(number).or_insert_with(|| {
+                    trace.contents.push(Content { session, born: turn, kind, name: None, fate: Fate::Verbatim });
+                    trace.contents.len() as u32 - 1
+                });
+                pieces.push(Piece { content, start: 0, tokens, form: Form::Verbatim });
+            }
+            let before = trace.turns.last().filter(|last| last.session == session).map(|_| trace.turns.len() - 1);
+            let kept = before.map_or(0, |before| crate::session::common(trace.pieces_of(before), &pieces));
+            let made = Turn {
+                request_id: trace.turns.len() as u64,
+                recorded: None,
+                session,
+                turn,
+                role: Role::Recorded,
+                arrival_ns: trace.turns.len() as i64 * 60_000_000_000,
+                idle_ns: before.map(|_| 60_000_000_000),
+                output,
+                kept_tokens: kept,
+                found_tokens: kept,
+                broke_at_tokens: before.filter(|before| kept < trace.prompt(*before)).map(|_| kept),
+                basis: Basis::Blocks,
+            };
+            trace.push(made, &pieces);
+        }
+        trace.sessions.push(Session { name: Some(format!("s{session}")), parent: None, turns: turns.len() as u32 });
+    }
+    let nothing = Workload {
+        name: "told".to_owned(),
+        request_ids: Vec::new(),
+        arrival_ns: Vec::new(),
+        prompt: Vec::new(),
+        output: Vec::new(),
+        unit_tokens,
+        offsets: vec![0],
+        units: Vec::new(),
+        distinct_units: 0,
+    };
+    let none = Trace { turns: Vec::new(), offsets: vec![0], pieces: Vec::new(), ..trace.clone() };
+    let workload = units::workload(&trace, &none, &nothing).unwrap();
+    for (at, turn) in (0..).zip(&mut trace.turns) {
+        turn.recorded = Some(at);
+    }
+    (trace, workload)
 }

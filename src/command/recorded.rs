@@ -46,7 +46,8 @@ pub(super) enum Way {
     OfPrompts,
 }
 
-/// What was found of one stack on one recording.
+/// What was found of one stack on one recording. Each part has its own reason not to be known: a recording without vectors
+/// may say what a stack keeps and not what it loses.
 #[derive(Debug)]
 pub(super) struct Found {
     /// Rows of `attention_error`, or why there are none.
@@ -54,9 +55,9 @@ pub(super) struct Found {
     /// Whether the layers that it merges are alike.
     pub(super) premise: Option<Premise>,
     /// What it keeps, where its bytes depend on that.
-    pub(super) measured: Option<Measured>,
+    pub(super) measured: Result<Option<Measured>>,
     /// Rows of `kept_pages` and of `kept_overlap`, where it was tried by steps.
-    pub(super) organisation: Option<[RecordBatch; 2]>,
+    pub(super) organisation: Result<Option<[RecordBatch; 2]>>,
 }
 
 /// What is put together from layer to layer.
@@ -64,9 +65,9 @@ struct Lane {
     rows: Result<Vec<RecordBatch>>,
     cosines: Cosines,
     /// By layer.
-    kept: Vec<Reads>,
+    kept: Result<Vec<Reads>>,
     /// Pages by request and layer.
-    pages: Vec<LayerPages>,
+    pages: Result<Vec<LayerPages>>,
     /// Of the request that is read in parts: what its heads choose by.
     of_parts: Option<(u64, Budgets)>,
 }
@@ -75,11 +76,60 @@ type Budgets = BTreeMap<Key, Vec<u32>>;
 
 /// One layer under one stack.
 struct OfLayer {
-    rows: RecordBatch,
+    rows: Result<RecordBatch>,
     cosines: Cosines,
     layer: u16,
-    kept: Reads,
-    pages: Option<LayerPages>,
+    kept: Result<Reads>,
+    pages: Result<Option<LayerPages>>,
+}
+
+impl Lane {
+    fn of(layers: usize) -> Self {
+        Self {
+            rows: Ok(Vec::new()),
+            cosines: Cosines::default(),
+            kept: Ok(vec![Reads::default(); layers]),
+            pages: Ok(Vec::new()),
+            of_parts: None,
+        }
+    }
+
+    /// Whether anything can still be found.
+    fn is_alive(&self) -> bool {
+        self.rows.is_ok() || self.kept.is_ok() || self.pages.is_ok()
+    }
+
+    /// Without budgets for its heads a selection chooses nothing.
+    fn fail(&mut self, error: &Error) {
+        note(&mut self.rows, error.clone());
+        note(&mut self.kept, error.clone());
+        note(&mut self.pages, error.clone());
+    }
+
+    /// Takes what was found of a layer; gives its rows.
+    fn take(&mut self, found: OfLayer) -> Option<RecordBatch> {
+        self.cosines.append(&found.cosines);
+        match (&mut self.kept, found.kept) {
+            (Ok(kept), Ok(of_layer)) => {
+                kept.get_mut(usize::from(found.layer)).into_iter().for_each(|sum| sum.add(of_layer));
+            }
+            (kept, Err(error)) => note(kept, error),
+            (Err(_), Ok(_)) => {}
+        }
+        match (&mut self.pages, found.pages) {
+            (Ok(pages), Ok(of_layer)) => pages.extend(of_layer),
+            (pages, Err(error)) => note(pages, error),
+            (Err(_), Ok(_)) => {}
+        }
+        found.rows.map_err(|error| note(&mut self.rows, error)).ok()
+    }
+}
+
+/// The first error in the order of layers is told.
+fn note<T>(found: &mut Result<T>, error: Error) {
+    if found.is_ok() {
+        *found = Err(error);
+    }
 }
 
 impl Recorded {
@@ -177,11 +227,7 @@ pub(super) fn try_all(recorded: &Recorded, pairs: &[(&Stack, usize)], way: Way) 
     let (trials, pieces) = (trials?, recorded.index.pieces(recorded.piece_bytes));
     let mut lanes: Vec<Lane> = pairs
         .iter()
-        .map(|(_, at)| {
-            let layers = recorded.heads.get(*at).map_or(0, |recording| recording.layers as usize);
-            let kept = vec![Reads::default(); layers];
-            Lane { rows: Ok(Vec::new()), cosines: Cosines::default(), kept, pages: Vec::new(), of_parts: None }
-        })
+        .map(|(_, at)| Lane::of(recorded.heads.get(*at).map_or(0, |recording| recording.layers as usize)))
         .collect();
     for piece in &pieces {
         let recordings = recorded.as_wanted(recorded.index.read(piece, rayon::current_num_threads())?)?;
@@ -203,7 +249,7 @@ fn find_budgets(
     let mut all = Vec::with_capacity(pairs.len());
     for ((stack, at), lane) in pairs.iter().zip(lanes) {
         let shares_out = stack.selection().is_some_and(|(_, selection)| selection.choice.budgets.is_some());
-        if !shares_out || lane.rows.is_err() {
+        if !shares_out || !lane.is_alive() {
             all.push(Budgets::new());
             continue;
         }
@@ -225,7 +271,7 @@ fn find_budgets(
                 all.push(found);
             }
             Err(error) => {
-                lane.rows = Err(error);
+                lane.fail(&error);
                 all.push(Budgets::new());
             }
         }
@@ -245,31 +291,18 @@ fn try_piece(
         recordings.iter().map(|recording| recording.heads_by_layer().collect()).collect();
     let mut jobs: Vec<(usize, &Recording, &[Head<'_>])> = Vec::new();
     for (lane, (_, at)) in pairs.iter().enumerate() {
-        if let (Some(recording), Some(layers), true) = (recordings.get(*at), layers.get(*at), lanes[lane].rows.is_ok())
-        {
+        if let (Some(recording), Some(layers), true) = (recordings.get(*at), layers.get(*at), lanes[lane].is_alive()) {
             jobs.extend(layers.iter().map(|layer| (lane, recording, layer.as_slice())));
         }
     }
-    let done: Vec<Result<OfLayer>> = jobs
+    let done: Vec<OfLayer> = jobs
         .par_iter()
         .map(|(lane, recording, layer)| try_layer(recording, layer, (&trials[*lane], has_pages), &budgets[*lane]))
         .collect();
     let mut of_piece: Vec<Vec<RecordBatch>> = vec![Vec::new(); lanes.len()];
     for ((at, ..), done) in jobs.iter().zip(done) {
         let (Some(lane), Some(of_piece)) = (lanes.get_mut(*at), of_piece.get_mut(*at)) else { continue };
-        match done {
-            Ok(found) => {
-                of_piece.push(found.rows);
-                lane.cosines.append(&found.cosines);
-                if let Some(sum) = lane.kept.get_mut(usize::from(found.layer)) {
-                    sum.add(found.kept);
-                }
-                lane.pages.extend(found.pages);
-            }
-            // The first error in the order of layers is told.
-            Err(error) if lane.rows.is_ok() => lane.rows = Err(error),
-            Err(_) => {}
-        }
+        of_piece.extend(lane.take(done));
     }
     // One batch per piece: many small ones would take more memory than their rows.
     for (lane, of_piece) in lanes.iter_mut().zip(of_piece) {
@@ -286,19 +319,19 @@ fn try_layer(
     heads: &[Head<'_>],
     (trial, has_pages): (&Trial<'_>, bool),
     budgets: &Budgets,
-) -> Result<OfLayer> {
+) -> OfLayer {
     let key = heads.first().map_or((0, 0), |head| (head.request.request_id, head.layer));
     let none = vec![0; heads.len()];
     let budgets = budgets.get(&key).unwrap_or(&none);
     let mut cosines = Cosines::default();
     add_cosines(trial.stack(), recording.layers, heads, &mut cosines);
     let kept = if trial.stack().bytes_need().is_empty() {
-        Reads::default()
+        Ok(Reads::default())
     } else {
-        Measured::sum_of(trial.stack(), heads, budgets)?
+        Measured::sum_of(trial.stack(), heads, budgets)
     };
-    let pages = if has_pages { organisation::of_layer(trial.stack(), heads, budgets)? } else { None };
-    Ok(OfLayer { rows: trial.layer(recording, heads, budgets)?, cosines, layer: key.1, kept, pages })
+    let pages = if has_pages { organisation::of_layer(trial.stack(), heads, budgets) } else { Ok(None) };
+    OfLayer { rows: trial.layer(recording, heads, budgets), cosines, layer: key.1, kept, pages }
 }
 
 fn found(recorded: &Recorded, lane: Lane, stack: &Stack, at: usize) -> Result<Found> {
@@ -307,12 +340,13 @@ fn found(recorded: &Recorded, lane: Lane, stack: &Stack, at: usize) -> Result<Fo
         Ok(rows) => Ok(with_premise(&joined(&rows)?, premise)?),
         Err(error) => Err(error),
     };
-    let label = recorded.heads.get(at).map(Recording::label);
-    let is_asked = !stack.bytes_need().is_empty() && rows.is_ok();
-    let measured = label.filter(|_| is_asked).and_then(|label| Measured::of_sums(label, &lane.kept));
-    let organisation = match recorded.heads.get(at) {
-        Some(head) if rows.is_ok() && !lane.pages.is_empty() => Some(organisation::batches(stack, head, &lane.pages)?),
-        _ => None,
+    let head = recorded.heads.get(at);
+    let label = head.map(Recording::label).filter(|_| !stack.bytes_need().is_empty());
+    let measured = lane.kept.map(|kept| label.and_then(|label| Measured::of_sums(label, &kept)));
+    let organisation = match (head, lane.pages) {
+        (_, Err(error)) => Err(error),
+        (Some(head), Ok(pages)) if !pages.is_empty() => organisation::batches(stack, head, &pages).map(Some),
+        _ => Ok(None),
     };
     Ok(Found { rows, premise, measured, organisation })
 }

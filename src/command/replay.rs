@@ -13,7 +13,7 @@ use engine::error::{Error, Result};
 use engine::model::Model;
 use engine::policy::{ErrorBudget, Measured, Stack};
 use engine::recording::Recording;
-use engine::replay::{Found, Mode, Run, Scenario, Source, replay, tables};
+use engine::replay::{Found, Mode, Run, Scenario, Source, edit, replay, tables};
 use engine::schema::canonical::SOURCES;
 use engine::schema::result::MISS_RATIO;
 use engine::serving::Fate;
@@ -205,7 +205,7 @@ pub(crate) struct Done {
 pub(crate) fn carry_out(store: &mut Store, wanted: &Wanted) -> Result<Option<Done>> {
     let budget = wanted.error_budget.as_deref().map(ErrorBudget::parse).transpose()?;
     let specs = specs(wanted)?;
-    let (sources, mut scenarios) = resolve(store, &specs)?;
+    let (mut sources, mut scenarios) = resolve(store, &specs)?;
     if wanted.dry_run {
         for scenario in &scenarios {
             let workload = &sources[scenario.workload].workload;
@@ -223,12 +223,14 @@ pub(crate) fn carry_out(store: &mut Store, wanted: &Wanted) -> Result<Option<Don
     });
     let bar = talk::bar(None);
     bar.set_message(format!("replaying {} scenarios", scenarios.len()));
-    let mut found = pool.install(|| replay_all(&sources, &scenarios));
+    let refused = edit_all(&mut sources, &mut scenarios);
+    let mut found = pool.install(|| replay_all(&sources, &scenarios, &refused));
     if let Some(budget) = &budget {
         gate(budget, &errors, &scenarios, &mut found);
     }
     bar.finish_and_clear();
-    let curves = sources.iter().filter(|source| source.steps.is_empty()).map(|source| curve(&source.workload));
+    let recorded = sources.iter().filter(|source| source.steps.is_empty() && source.edited.is_none());
+    let curves = recorded.map(|source| curve(&source.workload));
     let curves: Vec<RecordBatch> = curves.collect::<Result<_>>()?;
     let run = Run {
         id: &id,
@@ -372,16 +374,27 @@ fn recorded_errors(
         if let Some(premise) = found.premise.filter(|premise| !premise.holds()) {
             talk::warn(&format!("{}: {}", recording.label(), premise.text()));
         }
-        if let Some(measured) = found.measured {
-            measure(stack, recording, *at, &recorded.heads, &measured, scenarios);
+        let (name, model) = (stack.name(), &recording.model);
+        match &found.measured {
+            Ok(Some(measured)) => measure(stack, recording, *at, &recorded.heads, measured, scenarios),
+            Ok(None) => {}
+            Err(error) => talk::warn(&format!("what `{name}` keeps on the recording of {model} is not known: {error}")),
         }
-        organisation.extend(found.organisation);
-        match found.rows {
-            Ok(batch) => batches.push(batch),
-            Err(error) => {
-                let name = stack.name();
-                talk::warn(&format!("no error of `{name}` on the recording of {}: {error}", recording.model));
+        // What keeps one from being known often keeps the next: said once.
+        let is_new = |error: &Error| found.measured.as_ref().err() != Some(error);
+        match &found.rows {
+            Ok(batch) => batches.push(batch.clone()),
+            Err(error) if is_new(error) => {
+                talk::warn(&format!("no error of `{name}` on the recording of {model}: {error}"));
             }
+            Err(_) => {}
+        }
+        match found.organisation {
+            Ok(found) => organisation.extend(found),
+            Err(error) if is_new(&error) && found.rows.as_ref().err() != Some(&error) => {
+                talk::warn(&format!("no pages of `{name}` on the recording of {model}: {error}"));
+            }
+            Err(_) => {}
         }
     }
     Ok((batches, organisation))
@@ -446,8 +459,37 @@ fn pool(threads: Option<usize>) -> Result<rayon::ThreadPool> {
     pool.map_err(|error| Error::run(format!("cannot start threads: {error}")))
 }
 
-fn replay_all(sources: &[Source], scenarios: &[Scenario]) -> Vec<Result<Found>> {
-    scenarios.par_iter().map(|scenario| replay(scenario, &sources[scenario.workload])).collect()
+/// Puts the requests that the application's stages of a policy send in place of those of the trace, once for all scenarios
+/// with the same stages. Why a scenario's stages cannot act, where they cannot.
+fn edit_all(sources: &mut Vec<Source>, scenarios: &mut [Scenario]) -> Vec<Option<Error>> {
+    let mut made: BTreeMap<(usize, String), usize> = BTreeMap::new();
+    let mut refused = vec![None; scenarios.len()];
+    for (scenario, refused) in scenarios.iter_mut().zip(&mut refused) {
+        let Some(stages) = scenario.policy.edits_name() else { continue };
+        let key = (scenario.workload, stages);
+        if let Some(&known) = made.get(&key) {
+            scenario.workload = known;
+            continue;
+        }
+        match edit(&scenario.policy, &sources[scenario.workload], scenario.workload) {
+            Ok(source) => {
+                sources.push(source);
+                scenario.workload = sources.len() - 1;
+                made.insert(key, scenario.workload);
+            }
+            Err(error) => *refused = Some(error),
+        }
+    }
+    refused
+}
+
+fn replay_all(sources: &[Source], scenarios: &[Scenario], refused: &[Option<Error>]) -> Vec<Result<Found>> {
+    let each = scenarios.par_iter().zip(refused);
+    each.map(|(scenario, refused)| match refused {
+        Some(error) => Err(error.clone()),
+        None => replay(scenario, &sources[scenario.workload]),
+    })
+    .collect()
 }
 
 /// Says what failed and what is overloaded.

@@ -175,6 +175,35 @@ impl Args {
         Ok(budget)
     }
 
+    /// Bytes: a whole number, or one with `B`, `KB`, `MB` (decimal) or `KiB`, `MiB`.
+    ///
+    /// # Errors
+    /// Another form of value, or one beyond 64 bits.
+    pub fn bytes(&self, name: &str) -> Result<u64> {
+        const UNITS: [(&str, u64); 5] =
+            [("KiB", 1 << 10), ("MiB", 1 << 20), ("KB", 1_000), ("MB", 1_000_000), ("B", 1)];
+        let found = match self.value(name)? {
+            Value::Count(count) => Some(*count),
+            Value::Word(word) => whole_of(word, &UNITS),
+            Value::Percent(_) => None,
+        };
+        found.ok_or_else(|| self.wrong(name, "bytes such as `25KB`"))
+    }
+
+    /// A time with its unit, in nanoseconds: `90s`, `60min`, `24h`.
+    ///
+    /// # Errors
+    /// Another form of value, or one beyond 2^63 ns.
+    pub fn duration_ns(&self, name: &str) -> Result<i64> {
+        const UNITS: [(&str, u64); 4] =
+            [("min", 60_000_000_000), ("ms", 1_000_000), ("s", 1_000_000_000), ("h", 3_600_000_000_000)];
+        let found = match self.value(name)? {
+            Value::Word(word) => whole_of(word, &UNITS).and_then(|ns| i64::try_from(ns).ok()),
+            Value::Count(_) | Value::Percent(_) => None,
+        };
+        found.ok_or_else(|| self.wrong(name, "a time such as `60min`, `300s` or `2h`"))
+    }
+
     /// One of a few words.
     ///
     /// # Errors
@@ -272,6 +301,14 @@ fn count(text: &str) -> Option<u64> {
         return None;
     }
     digits.parse::<u64>().ok()?.checked_mul(factor)
+}
+
+/// A whole number with one of these units, the longest first, in the smallest of them.
+fn whole_of(text: &str, units: &[(&str, u64)]) -> Option<u64> {
+    let (digits, factor) = units.iter().find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, *factor)))?;
+    let digits = digits.trim_end();
+    let is_plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    digits.parse::<u64>().ok().filter(|_| is_plain)?.checked_mul(factor)
 }
 
 /// Digits with at most one point; no sign, exponent, infinity or NaN.

@@ -112,7 +112,7 @@ pub(super) fn attach(stages: &mut [Stage]) -> Result<OfSelection> {
                 }
                 _ => return Err(drops_none(name, of)),
             },
-            Rule::Recover(_) => {}
+            Rule::Edit(_) | Rule::Recover(_) => {}
         }
     }
     Ok(found)
@@ -123,7 +123,7 @@ fn is_lossy(rule: &Rule) -> bool {
         Rule::Select(selection) => !matches!(selection.kept, super::Kept::All),
         Rule::Merge(_) => true,
         Rule::Format(format) => !format.forms.is_exact(),
-        Rule::Recover(_) => false,
+        Rule::Edit(_) | Rule::Recover(_) => false,
     }
 }
 

@@ -183,7 +183,7 @@ impl Stack {
     pub fn format(&self) -> Option<(&Args, &Format)> {
         self.stages.iter().find_map(|stage| match &stage.rule {
             Rule::Format(format) => Some((&stage.args, format)),
-            Rule::Select(_) | Rule::Merge(_) | Rule::Recover(_) => None,
+            Rule::Edit(_) | Rule::Select(_) | Rule::Merge(_) | Rule::Recover(_) => None,
         })
     }
 
@@ -191,7 +191,7 @@ impl Stack {
     pub fn merge(&self) -> Option<(&Args, &Merge)> {
         self.stages.iter().find_map(|stage| match &stage.rule {
             Rule::Merge(merge) => Some((&stage.args, merge)),
-            Rule::Select(_) | Rule::Format(_) | Rule::Recover(_) => None,
+            Rule::Edit(_) | Rule::Select(_) | Rule::Format(_) | Rule::Recover(_) => None,
         })
     }
 
@@ -201,7 +201,39 @@ impl Stack {
         self.format().map_or(Distortion::NONE, |(_, format)| format.forms.distortion(dim))
     }
 
+    /// Whether a stage rewrites contexts before they are served.
+    pub fn edits(&self) -> bool {
+        self.edits_name().is_some()
+    }
+
+    /// The canonical text of the stages that do; `None` if there are none.
+    pub fn edits_name(&self) -> Option<String> {
+        let edits = self.stages.iter().filter(|stage| matches!(stage.rule, Rule::Edit(_)));
+        let texts: Vec<String> = edits.map(|stage| stage.args.text()).collect();
+        (!texts.is_empty()).then(|| texts.join("+"))
+    }
+
+    /// What enters the context is decided before any of it is computed, and each such decision once.
+    fn check_order(&self) -> Result<()> {
+        let is_edit = |stage: &&Stage| matches!(stage.rule, Rule::Edit(_));
+        let first = self.stages.iter().find(|stage| !is_edit(stage));
+        for (at, stage) in self.stages.iter().enumerate().filter(|(_, stage)| is_edit(stage)) {
+            let name = stage.args.kind().name;
+            let is_before = self.stages[..at].iter().all(|stage| is_edit(&stage));
+            if let Some(first) = first.filter(|_| !is_before) {
+                let text = format!("`{name}` stands behind `{}`", first.args.kind().name);
+                return Err(Error::usage(text)
+                    .hint("stages that decide what enters the context stand before those that act on its KV"));
+            }
+            if self.stages[..at].iter().any(|other| other.args.kind().name == name) {
+                return Err(Error::usage(format!("`{name}` is named twice")).hint("keep one of them"));
+            }
+        }
+        Ok(())
+    }
+
     fn check(&self) -> Result<()> {
+        self.check_order()?;
         let names = |floor: Floor, is_bound: fn(&Rule) -> bool| -> Vec<&str> {
             let same = self.stages.iter().filter(|stage| stage.args.kind().floor == floor && is_bound(&stage.rule));
             same.map(|stage| stage.args.kind().name).collect()

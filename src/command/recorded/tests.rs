@@ -107,3 +107,20 @@ fn the_order_of_rows_does_not_matter() {
         assert_eq!(tried(&other, &stacks, bytes, 2), expected);
     }
 }
+
+/// A stand-in needs vectors, which recorded masses lack; what the selection keeps is known all the same.
+#[test]
+fn what_cannot_be_said_of_the_error_hides_nothing_else() {
+    let (_folder, store) = ingested("recording-token");
+    let stacks: Vec<Stack> =
+        ["adakv(budget=25%)+compensate", "adakv(budget=25%)"].map(|stack| Stack::parse(stack).unwrap()).into();
+    let recorded = open(&store, needs(&stacks)).unwrap().unwrap();
+    let pairs: Vec<(&Stack, usize)> = stacks.iter().map(|stack| (stack, 0)).collect();
+    let found = try_all(&recorded, &pairs, Way::BySteps(7)).unwrap();
+    let [without, with] = &found[..] else { panic!("{found:?}") };
+    assert!(without.rows.is_err(), "{:?}", without.rows);
+    assert!(matches!((&without.measured, &with.measured), (Ok(Some(_)), Ok(Some(_)))), "{found:?}");
+    let pages = |found: &Found| found.organisation.clone().unwrap().unwrap()[0].num_rows();
+    assert_eq!(pages(without), pages(with));
+    assert!(pages(with) > 0);
+}

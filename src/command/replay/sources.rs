@@ -1,6 +1,6 @@
 //! The sources of a store as a replay takes them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -9,8 +9,9 @@ use arrow::compute::filter_record_batch;
 use arrow::datatypes::{UInt32Type, UInt64Type};
 use engine::error::{Error, Result, unknown};
 use engine::replay::Source;
-use engine::schema::canonical::{REQUESTS, SOURCES, STEPS};
+use engine::schema::canonical::{CONTEXT_SEGMENTS, REQUESTS, SOURCES, STEPS};
 use engine::serving::CapturedStep;
+use engine::session::{self, Trace};
 use engine::workload::{Workload, from_requests};
 
 use crate::store::Store;
@@ -105,7 +106,18 @@ pub(in crate::command) fn load(store: &Store, source: &Available, captured: bool
     let requests = if captured { timeless(requests)? } else { requests };
     let workload = from_requests(&name, &requests)?;
     let steps = if captured { captured_steps(store, &workload)? } else { Vec::new() };
-    Ok(Source { workload, steps })
+    let trace = if captured { None } else { Some(turns(store, &workload, &requests)?) };
+    Ok(Source { workload, steps, trace, edited: None })
+}
+
+/// The requests as turns of sessions, with what their contexts are made of.
+fn turns(store: &Store, workload: &Workload, requests: &[RecordBatch]) -> Result<Trace> {
+    let own: HashSet<u64> = workload.request_ids.iter().copied().collect();
+    let segments = rows_where(store.read(&CONTEXT_SEGMENTS)?, &|batch| {
+        let ids = column(batch, "request_id")?.as_primitive::<UInt64Type>();
+        Ok(ids.iter().map(|id| id.map(|id| own.contains(&id))).collect())
+    })?;
+    session::read(workload, requests, &segments)
 }
 
 /// Captured steps have their own order, so arrivals, where there are any, do not matter.

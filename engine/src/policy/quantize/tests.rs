@@ -47,7 +47,7 @@ fn forms(text: &str) -> Forms {
     let args = Args::parse(kind(name).unwrap(), inside.strip_suffix(')').unwrap()).unwrap();
     match (args.kind().make)(&args).unwrap() {
         Rule::Format(format) => format.forms,
-        Rule::Select(_) | Rule::Merge(_) | Rule::Recover(_) => panic!("{text} is no format"),
+        Rule::Edit(_) | Rule::Select(_) | Rule::Merge(_) | Rule::Recover(_) => panic!("{text} is no format"),
     }
 }
 

@@ -1,0 +1,249 @@
+//! The application floor: what enters the context at all.
+//!
+//! A stage rewrites the contexts of a trace before it is served: it takes pieces out, puts others in, and may send requests
+//! of its own. It decides and never measures time. What it did to each request is told as [`Effect`]s: tokens taken out,
+//! tokens put in, where the prefix breaks, what of a prefix that would have stood has to be computed again, and the extra
+//! requests. They are counted here, by comparing contexts, and not by the stages.
+//!
+//! Laws: a stage that never acts leaves the requests as they were, byte for byte; no stage adds a token that its effects
+//! do not tell of; stages that act on different kinds and wait for no threshold commute.
+
+pub(super) mod clear_thinking;
+pub(super) mod clear_tool_results;
+pub(super) mod collapse;
+pub(super) mod compact;
+pub(super) mod consolidate;
+pub(super) mod index_memory;
+pub(super) mod microcompact;
+pub(super) mod retrieve;
+pub(super) mod transcripts;
+
+use std::collections::HashMap;
+
+use super::{Args, Deployment, Rule, Stack};
+use crate::error::{Error, Result};
+use crate::session::{Content, Fate, Form, Kind, Piece, Role, Trace, Turn, common, tokens, units};
+use crate::workload::Workload;
+
+/// What an application's stage takes to run: nothing of the model.
+const IN_CLIENT: Deployment = Deployment {
+    engines: "any: it acts on the requests before they are sent",
+    breaks_sharing: false,
+    ..Deployment::NONE
+};
+
+/// The highest bit marks ids of requests that stages add.
+pub const ADDED: u64 = 1 << 63;
+
+/// A rule that rewrites contexts.
+#[derive(Debug, Clone, Copy)]
+pub struct Edit {
+    /// Rewrites the turns of a trace.
+    pub apply: fn(&Args, &Trace) -> Result<Changed>,
+}
+
+/// What a stage made of a trace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Changed {
+    /// The turns, with those that it added.
+    pub trace: Trace,
+    /// What it did, in order of the turns.
+    pub effects: Vec<Effect>,
+}
+
+/// What a stage did to a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Effect {
+    /// Number of the stage in its stack.
+    pub stage: usize,
+    /// The request.
+    pub request_id: u64,
+    /// Its session.
+    pub session: u32,
+    /// Its turn in the session.
+    pub turn: u32,
+    /// What the stage decided in this turn; `None` where only an earlier decision still acts.
+    pub action: Option<&'static str>,
+    /// Tokens that are not in the prompt any more.
+    pub removed_tokens: u32,
+    /// Tokens that were put in.
+    pub added_tokens: u32,
+    /// The first token that is not as it was.
+    pub broke_at_tokens: u32,
+    /// Tokens that still stand in the prompt and were part of the prefix in common with the session's request before, and
+    /// no longer are: they are computed and written again.
+    pub lost_prefix_tokens: u32,
+    /// Requests that were sent for it.
+    pub extra_requests: u32,
+    /// Their prompts together, tokens.
+    pub extra_prompt_tokens: u64,
+    /// Their outputs together, tokens.
+    pub extra_output_tokens: u64,
+}
+
+/// A workload under the application's stages of a stack.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Edited {
+    /// The turns.
+    pub trace: Trace,
+    /// The requests that are served.
+    pub workload: Workload,
+    /// What the stages did, stage by stage.
+    pub effects: Vec<Effect>,
+}
+
+/// Applies the application's stages of a stack to a workload, one after the other.
+///
+/// # Errors
+/// A trace without prompts to act on, numbers that do not fit.
+pub fn apply(stack: &Stack, trace: &Trace, workload: &Workload) -> Result<Edited> {
+    let (mut current, mut effects) = (trace.clone(), Vec::new());
+    for (at, stage) in stack.stages().iter().enumerate() {
+        let Rule::Edit(edit) = &stage.rule else { continue };
+        let changed = (edit.apply)(&stage.args, &current).map_err(|error| error.context(stage.args.text()))?;
+        effects.extend(changed.effects.into_iter().map(|effect| Effect { stage: at, ..effect }));
+        current = changed.trace;
+    }
+    let workload = if effects.is_empty() { workload.clone() } else { units::workload(&current, trace, workload)? };
+    Ok(Edited { trace: current, workload, effects })
+}
+
+/// A turn on its way through a stage.
+struct Draft<'a> {
+    turn: &'a Turn,
+    /// Its context, to be changed.
+    pieces: Vec<Piece>,
+    contents: &'a mut Vec<Content>,
+    /// Requests to be sent before it: why, context, tokens generated.
+    extra: Vec<(Role, Vec<Piece>, u32)>,
+    /// What was decided in this turn.
+    action: Option<&'static str>,
+}
+
+impl Draft<'_> {
+    fn content(&self, piece: &Piece) -> &Content {
+        &self.contents[piece.content as usize]
+    }
+
+    fn kind(&self, piece: &Piece) -> Kind {
+        self.content(piece).kind
+    }
+
+    fn tokens(&self) -> u32 {
+        tokens(&self.pieces)
+    }
+
+    /// Something new, as a piece of this turn.
+    fn add(&mut self, kind: Kind, tokens: u32) -> Piece {
+        let (session, born) = (self.turn.session, self.turn.turn);
+        self.contents.push(Content { session, born, kind, name: None, fate: Fate::Verbatim });
+        Piece { content: self.contents.len() as u32 - 1, start: 0, tokens, form: Form::Verbatim }
+    }
+
+    /// How many leading pieces are loaded anew by each session.
+    fn head(&self) -> usize {
+        self.pieces.iter().take_while(|piece| self.kind(piece).is_head()).count()
+    }
+
+    /// Whether a piece entered in an earlier turn and is not part of what each session loads.
+    fn is_past(&self, piece: &Piece) -> bool {
+        let content = self.content(piece);
+        content.born < self.turn.turn && !content.kind.is_head()
+    }
+
+    fn mark(&mut self, contents: impl IntoIterator<Item = u32>, fate: Fate) {
+        for content in contents {
+            let of = &mut self.contents[content as usize].fate;
+            *of = fate.max(*of);
+        }
+    }
+}
+
+/// The contexts of a session's last request, before and after the stage.
+#[derive(Debug, Default)]
+struct Before {
+    was: Vec<Piece>,
+    is: Vec<Piece>,
+}
+
+/// Takes each turn in order through a stage; each session has a state of its own. Requests that earlier stages added pass.
+fn rewrite<S: Default>(trace: &Trace, mut each: impl FnMut(&mut S, &mut Draft<'_>) -> Result<()>) -> Result<Changed> {
+    let mut changed = Changed { trace: trace.emptied(), effects: Vec::new() };
+    let mut contents = trace.contents.clone();
+    let mut states: Vec<(S, Before)> = trace.sessions.iter().map(|_| Default::default()).collect();
+    let mut free = trace.turns.iter().filter(|turn| turn.request_id & ADDED != 0).count() as u64;
+    for (at, turn) in trace.turns.iter().enumerate() {
+        let was = trace.pieces_of(at);
+        if turn.role != Role::Recorded {
+            changed.trace.push(*turn, was);
+            continue;
+        }
+        let (state, before) = &mut states[turn.session as usize];
+        let mut draft = Draft { turn, pieces: was.to_vec(), contents: &mut contents, extra: Vec::new(), action: None };
+        each(state, &mut draft)?;
+        let Draft { pieces, extra, action, .. } = draft;
+        if pieces.is_empty() && !was.is_empty() {
+            return Err(Error::run(format!("request {} would be left without a prompt", turn.request_id)));
+        }
+        let mut effect = compare(turn, (was, &pieces), before);
+        effect.action = action;
+        for (role, context, output) in extra {
+            effect.extra_requests += 1;
+            effect.extra_prompt_tokens += u64::from(tokens(&context));
+            effect.extra_output_tokens += u64::from(output);
+            let request_id = ADDED | free;
+            free += 1;
+            changed.trace.push(Turn { request_id, recorded: None, role, output, ..*turn }, &context);
+        }
+        if pieces != was || effect.extra_requests > 0 {
+            changed.effects.push(effect);
+        }
+        changed.trace.push(*turn, &pieces);
+        *before = Before { was: was.to_vec(), is: pieces };
+    }
+    changed.trace.contents = contents;
+    Ok(changed)
+}
+
+/// What differs between a turn's context before and after a stage.
+fn compare(turn: &Turn, (was, is): (&[Piece], &[Piece]), before: &Before) -> Effect {
+    // Stretches of one content in one form count as often as they occur.
+    let mut left: HashMap<(u32, u32, Form), u32> = HashMap::with_capacity(is.len());
+    for piece in is {
+        *left.entry((piece.content, piece.start, piece.form)).or_default() += piece.tokens;
+    }
+    let prefix_was = u64::from(common(was, &before.was));
+    let (mut from, mut removed, mut removed_of_prefix) = (0_u64, 0_u64, 0_u64);
+    for piece in was {
+        let still = left.get_mut(&(piece.content, piece.start, piece.form)).map_or(0, |left| {
+            let taken = (*left).min(piece.tokens);
+            *left -= taken;
+            taken
+        });
+        let gone = u64::from(piece.tokens - still);
+        let of_prefix = prefix_was.saturating_sub(from).min(u64::from(piece.tokens));
+        removed += gone;
+        removed_of_prefix += gone.min(of_prefix);
+        from += u64::from(piece.tokens);
+    }
+    let added: u64 = left.values().map(|&tokens| u64::from(tokens)).sum();
+    let lost = (prefix_was - removed_of_prefix).saturating_sub(u64::from(common(is, &before.is)));
+    let narrow = |tokens: u64| u32::try_from(tokens).unwrap_or(u32::MAX);
+    Effect {
+        stage: 0,
+        request_id: turn.request_id,
+        session: turn.session,
+        turn: turn.turn,
+        action: None,
+        removed_tokens: narrow(removed),
+        added_tokens: narrow(added),
+        broke_at_tokens: common(was, is),
+        lost_prefix_tokens: narrow(lost),
+        extra_requests: 0,
+        extra_prompt_tokens: 0,
+        extra_output_tokens: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests;

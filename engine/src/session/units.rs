@@ -1,0 +1,104 @@
+//! KV blocks of contexts that a stage changed.
+//!
+//! A context that is as it was recorded keeps its recorded blocks, and one that was changed keeps those that lie whole
+//! before the first change. Behind it blocks are told apart by what stands in them and before them, so that two turns that
+//! were changed alike share their blocks, as a prefix cache would find them. Partial last blocks have none.
+
+use std::collections::HashMap;
+
+use super::{Piece, Trace, common};
+use crate::error::{Error, Result};
+use crate::workload::Workload;
+
+/// What precedes: a block, or a number of something shorter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum State {
+    Start,
+    Block(u32),
+    Within(u32),
+}
+
+/// Tokens of one content in one block.
+type Span = (u32, u32, u32, super::Form);
+
+/// The workload of changed turns.
+///
+/// `recorded` are the turns and requests that `changed` came from.
+///
+/// # Errors
+/// More than 2^32 blocks.
+pub fn workload(changed: &Trace, recorded: &Trace, requests: &Workload) -> Result<Workload> {
+    let mut made = Workload {
+        name: requests.name.clone(),
+        request_ids: changed.turns.iter().map(|turn| turn.request_id).collect(),
+        arrival_ns: changed.turns.iter().map(|turn| turn.arrival_ns).collect(),
+        prompt: (0..changed.turns.len()).map(|at| changed.prompt(at)).collect(),
+        output: changed.turns.iter().map(|turn| turn.output).collect(),
+        unit_tokens: requests.unit_tokens,
+        offsets: vec![0],
+        units: Vec::with_capacity(requests.units.len()),
+        distinct_units: requests.distinct_units,
+    };
+    // A request that a stage added follows the recorded turn that it serves.
+    let of_turn: HashMap<(u32, u32), usize> =
+        recorded.turns.iter().enumerate().map(|(at, turn)| ((turn.session, turn.turn), at)).collect();
+    let mut after: HashMap<(State, Span), State> = HashMap::new();
+    for (at, turn) in changed.turns.iter().enumerate() {
+        let pieces = changed.pieces_of(at);
+        let origin = turn.recorded.map(|at| at as usize).or_else(|| of_turn.get(&(turn.session, turn.turn)).copied());
+        let before: &[Piece] = origin.map_or(&[], |origin| recorded.pieces_of(origin));
+        let units = origin.map_or(&[][..], |origin| requests.units_of(origin));
+        if requests.unit_tokens > 0 {
+            if turn.recorded.is_some() && pieces == before {
+                made.units.extend_from_slice(units);
+            } else {
+                let whole = (common(pieces, before) / requests.unit_tokens) as usize;
+                let kept = &units[..whole.min(units.len())];
+                made.units.extend_from_slice(kept);
+                extend(&mut made, &mut after, pieces, kept)?;
+            }
+        }
+        let end = u32::try_from(made.units.len())
+            .map_err(|_| Error::run(format!("`{}` has more than 2^32 block references", requests.name)))?;
+        made.offsets.push(end);
+    }
+    Ok(made)
+}
+
+/// Appends the whole blocks behind those that were kept.
+fn extend(
+    made: &mut Workload,
+    after: &mut HashMap<(State, Span), State>,
+    pieces: &[Piece],
+    kept: &[u32],
+) -> Result<()> {
+    let unit = made.unit_tokens;
+    let mut skip = kept.len() as u64 * u64::from(unit);
+    let mut state = kept.last().map_or(State::Start, |&block| State::Block(block));
+    let mut room = unit;
+    for piece in pieces {
+        let passed = u64::from(piece.tokens).min(skip);
+        skip -= passed;
+        let mut from = passed as u32;
+        while from < piece.tokens {
+            let taken = (piece.tokens - from).min(room);
+            let span = (piece.content, piece.start.saturating_add(from), taken, piece.form);
+            (from, room) = (from + taken, room - taken);
+            let is_full = room == 0;
+            let next = (after.len() as u32, made.distinct_units);
+            state = *after
+                .entry((state, span))
+                .or_insert_with(|| if is_full { State::Block(next.1) } else { State::Within(next.0) });
+            if let State::Block(block) = state {
+                if block == made.distinct_units {
+                    made.distinct_units = block
+                        .checked_add(1)
+                        .ok_or_else(|| Error::run(format!("`{}` has more than 2^32 blocks", made.name)))?;
+                }
+                made.units.push(block);
+                room = unit;
+            }
+        }
+    }
+    Ok(())
+}
