@@ -7,12 +7,23 @@
 -- column p90_lifetime_s: The time that 90% of the lives do not exceed, s.
 -- column max_lifetime_s: The longest, s.
 -- column still_there: Blocks whose last event stored them: still there at the end, or cleared with all others.
-WITH followed AS (
+WITH events AS (
+  SELECT source_id, block_hash, event, time_ns, seq, event_index, block_index
+  FROM block_events WHERE block_hash IS NOT NULL AND time_ns IS NOT NULL
+),
+-- One order over all events, in which those of a block stand together: a window for each of many blocks would be slow.
+neighbours AS (
+  SELECT
+    source_id, block_hash, event, time_ns, lead(source_id) OVER w AS next_source_id, lead(block_hash) OVER w AS next_hash,
+    lead(event) OVER w AS next_event, lead(time_ns) OVER w AS next_ns
+  FROM events
+  WINDOW w AS (ORDER BY source_id, block_hash, time_ns, seq, event_index, block_index)
+),
+followed AS (
   SELECT
     source_id, block_hash, event, time_ns,
-    lead(event) OVER (PARTITION BY source_id, block_hash ORDER BY time_ns, seq, event_index, block_index) AS next_event,
-    lead(time_ns) OVER (PARTITION BY source_id, block_hash ORDER BY time_ns, seq, event_index, block_index) AS next_ns
-  FROM block_events WHERE block_hash IS NOT NULL AND time_ns IS NOT NULL
+    CASE WHEN next_source_id = source_id AND next_hash = block_hash THEN next_event END AS next_event, next_ns
+  FROM neighbours
 ),
 lives AS (
   SELECT source_id, block_hash, next_ns - time_ns AS life_ns

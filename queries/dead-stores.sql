@@ -8,19 +8,19 @@
 -- column uses: Uses of blocks, repetitions counted.
 -- column most_uses: Uses of the block that is used most.
 WITH uses AS (
-  SELECT source_id, request_id, CAST(block_tokens AS BIGINT) AS block_tokens, unnest(block_hashes) AS block_hash
+  SELECT source_id, request_id, CAST(block_tokens AS BIGINT) AS tokens, unnest(block_hashes) AS block_hash
   FROM requests
 ),
 lives AS (
   SELECT
     source_id, block_hash, min(request_id) = max(request_id) AS is_once, count(*) AS uses,
-    max(block_tokens) AS block_tokens
+    max(tokens) AS tokens
   FROM uses GROUP BY source_id, block_hash
 ),
 sums AS (
   SELECT
     source_id, count(*) AS distinct_blocks, count(*) FILTER (WHERE is_once) AS once_blocks,
-    CAST(sum(block_tokens) FILTER (WHERE is_once) AS BIGINT) AS once_tokens, CAST(sum(uses) AS BIGINT) AS uses,
+    CAST(sum(tokens) FILTER (WHERE is_once) AS BIGINT) AS once_tokens, CAST(sum(uses) AS BIGINT) AS uses,
     max(uses) AS most_uses
   FROM lives GROUP BY source_id
 )

@@ -34,25 +34,32 @@ figures AS (
 ),
 wide AS (
   SELECT
-    f.*, s.name, s.policy, f.capacity_bytes / nullif(f.kv_bytes_per_token, 0) AS capacity_tokens,
+    f.*, s.name AS scenario, s.policy,
+    s.scenario_id = (SELECT min(scenario_id) FROM scenarios WHERE is_baseline) AS is_base,
+    f.capacity_bytes / nullif(f.kv_bytes_per_token, 0) AS capacity_tokens,
     t.kv_read_ns / nullif(k.output_tokens, 0) AS kv_read_ns, t.policy_ns / nullif(k.output_tokens, 0) AS policy_ns
   FROM figures f JOIN scenarios s ON s.scenario_id = f.scenario_id
   LEFT JOIN times t ON t.scenario_id = f.scenario_id
   LEFT JOIN tokens k ON k.scenario_id = f.scenario_id
   WHERE s.status = 'ok'
 ),
-base AS (
-  SELECT * FROM wide WHERE scenario_id = (SELECT min(scenario_id) FROM scenarios WHERE is_baseline)
+-- The baseline's figures beside those of each scenario: a join with itself would compute all of them twice.
+beside AS (
+  SELECT
+    *, max(CASE WHEN is_base THEN capacity_tokens END) OVER () AS base_capacity_tokens,
+    max(CASE WHEN is_base THEN kv_bytes END) OVER () AS base_kv_bytes,
+    max(CASE WHEN is_base THEN kv_read_ns END) OVER () AS base_kv_read_ns,
+    max(CASE WHEN is_base THEN p50_itl_ms END) OVER () AS base_p50_itl_ms,
+    max(CASE WHEN is_base THEN p99_ttft_ms END) OVER () AS base_p99_ttft_ms,
+    max(CASE WHEN is_base THEN throughput END) OVER () AS base_throughput
+  FROM wide
 )
 SELECT
-  w.scenario_id, w.name AS scenario, w.policy,
-  w.capacity_tokens / nullif(b.capacity_tokens, 0) - 1 AS capacity_tokens_change_ratio,
-  w.kv_bytes / nullif(b.kv_bytes, 0) - 1 AS kv_bytes_change_ratio,
-  w.kv_read_ns / nullif(b.kv_read_ns, 0) - 1 AS kv_read_time_change_ratio,
-  w.policy_ns AS policy_ns_per_output_token,
-  w.p50_itl_ms / nullif(b.p50_itl_ms, 0) - 1 AS p50_itl_change_ratio,
-  w.p99_ttft_ms / nullif(b.p99_ttft_ms, 0) - 1 AS p99_ttft_change_ratio,
-  w.throughput / nullif(b.throughput, 0) - 1 AS throughput_change_ratio,
-  w.lost_mass_ratio, w.quantization_error_ratio
-FROM wide w LEFT JOIN base b ON true
+  scenario_id, scenario, policy, capacity_tokens / nullif(base_capacity_tokens, 0) - 1 AS capacity_tokens_change_ratio,
+  kv_bytes / nullif(base_kv_bytes, 0) - 1 AS kv_bytes_change_ratio,
+  kv_read_ns / nullif(base_kv_read_ns, 0) - 1 AS kv_read_time_change_ratio,
+  policy_ns AS policy_ns_per_output_token, p50_itl_ms / nullif(base_p50_itl_ms, 0) - 1 AS p50_itl_change_ratio,
+  p99_ttft_ms / nullif(base_p99_ttft_ms, 0) - 1 AS p99_ttft_change_ratio,
+  throughput / nullif(base_throughput, 0) - 1 AS throughput_change_ratio, lost_mass_ratio, quantization_error_ratio
+FROM beside
 ORDER BY scenario_id

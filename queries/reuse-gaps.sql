@@ -5,22 +5,33 @@
 -- column kept_reuses: Of these, uses that come within that time.
 -- column kept_ratio: These over all uses of blocks that were used before.
 -- column same_session_reuses: Of the uses within that time, those by the same conversation; null where none is named.
-WITH times (kept_s) AS (
-  VALUES (1), (5), (15), (60), (300), (900), (1800), (3600), (14400), (86400)
+WITH times (bin, kept_s) AS (
+  VALUES
+    (0, 1), (1, 5), (2, 15), (3, 60), (4, 300), (5, 900), (6, 1800), (7, 3600), (8, 14400), (9, 86400)
 ),
-all_gaps AS (
-  SELECT source_id, count(*) AS reuses FROM reuse_gaps GROUP BY source_id
-),
-kept AS (
+binned AS (
   SELECT
-    g.source_id, t.kept_s, count(*) AS kept_reuses,
-    CAST(sum(CASE WHEN g.is_same_session THEN 1 WHEN NOT g.is_same_session THEN 0 END) AS BIGINT) AS same_session_reuses
-  FROM reuse_gaps g JOIN times t ON g.gap_ns <= CAST(t.kept_s AS BIGINT) * 1000000000
-  GROUP BY g.source_id, t.kept_s
+    source_id,
+    CASE
+      WHEN gap_ns <= 1000000000 THEN 0 WHEN gap_ns <= 5000000000 THEN 1 WHEN gap_ns <= 15000000000 THEN 2
+      WHEN gap_ns <= 60000000000 THEN 3 WHEN gap_ns <= 300000000000 THEN 4 WHEN gap_ns <= 900000000000 THEN 5
+      WHEN gap_ns <= 1800000000000 THEN 6 WHEN gap_ns <= 3600000000000 THEN 7 WHEN gap_ns <= 14400000000000 THEN 8
+      WHEN gap_ns <= 86400000000000 THEN 9 ELSE 10
+    END AS bin,
+    count(*) AS reuses, count(*) FILTER (WHERE is_same_session) AS same_session, count(is_same_session) AS with_session
+  FROM reuse_gaps GROUP BY 1, 2
+),
+sums AS (
+  SELECT
+    b.source_id, CAST(t.kept_s AS BIGINT) AS kept_s, CAST(sum(b.reuses) AS BIGINT) AS reuses,
+    CAST(coalesce(sum(b.reuses) FILTER (WHERE b.bin <= t.bin), 0) AS BIGINT) AS kept_reuses,
+    CAST(coalesce(sum(b.same_session) FILTER (WHERE b.bin <= t.bin), 0) AS BIGINT) AS same_session,
+    sum(b.with_session) AS with_session
+  FROM binned b CROSS JOIN times t
+  GROUP BY b.source_id, t.kept_s
 )
 SELECT
-  a.source_id, CAST(t.kept_s AS BIGINT) AS kept_s, a.reuses, coalesce(k.kept_reuses, 0) AS kept_reuses,
-  CAST(coalesce(k.kept_reuses, 0) AS DOUBLE) / a.reuses AS kept_ratio, k.same_session_reuses
-FROM all_gaps a CROSS JOIN times t
-LEFT JOIN kept k ON k.source_id = a.source_id AND k.kept_s = t.kept_s
+  source_id, kept_s, reuses, kept_reuses, CAST(kept_reuses AS DOUBLE) / reuses AS kept_ratio,
+  CASE WHEN with_session > 0 THEN same_session END AS same_session_reuses
+FROM sums
 ORDER BY source_id, kept_s

@@ -111,8 +111,8 @@ pub fn write(batches: &[RecordBatch], options: Options, dest: &mut dyn Write) ->
     match options.format {
         Format::Auto | Format::Table => text(&table(&schema, batches, options)?, dest),
         Format::Md => text(&markdown(&schema, batches, options)?, dest),
-        Format::Csv => separated(&schema, batches, ',', dest),
-        Format::Tsv => separated(&schema, batches, '\t', dest),
+        Format::Csv => separated(&schema, batches, (',', options.is_terminal), dest),
+        Format::Tsv => separated(&schema, batches, ('\t', options.is_terminal), dest),
         Format::Ndjson => json(&schema, batches, ["", "\n", "\n"], dest),
         Format::Json => json(&schema, batches, ["[", ",\n", "]\n"], dest),
         Format::Parquet | Format::Arrow if options.is_terminal => {
@@ -226,10 +226,21 @@ fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-fn separated(schema: &Schema, batches: &[RecordBatch], separator: char, dest: &mut dyn Write) -> Result<Outcome> {
+/// Values between separators. Data goes into a file or a pipe as it is; a terminal is not steered by it.
+fn separated(
+    schema: &Schema,
+    batches: &[RecordBatch],
+    (separator, is_terminal): (char, bool),
+    dest: &mut dyn Write,
+) -> Result<Outcome> {
+    let shown = |text: &str| {
+        let steers = |c: char| is_terminal && c.is_control() && !matches!(c, '\n' | '\r' | '\t');
+        text.chars().map(|c| if steers(c) { char::REPLACEMENT_CHARACTER } else { c }).collect::<String>()
+    };
     let quote = |text: &str| {
+        let text = shown(text);
         let plain = !text.contains([separator, '"', '\n', '\r']);
-        if plain { text.to_owned() } else { format!("\"{}\"", text.replace('"', "\"\"")) }
+        if plain { text } else { format!("\"{}\"", text.replace('"', "\"\"")) }
     };
     let header: Vec<String> = schema.fields().iter().map(|field| quote(field.name())).collect();
     let mut chunk = header.join(&separator.to_string());

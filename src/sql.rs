@@ -139,6 +139,8 @@ fn open(
         .with_target_partitions(1)
         .with_information_schema(true);
     config.options_mut().sql_parser.collect_spans = true;
+    // Text that a statement makes has the type of the schema too.
+    config.options_mut().sql_parser.map_string_types_to_utf8view = false;
     let session = Session { context: SessionContext::new_with_config(config), runtime, run };
     for table in schema::ALL {
         register(&session, table.name, table, &files(Place::Shown, table))?;
@@ -313,15 +315,21 @@ fn bind(sql: &str, params: &[(String, String)]) -> Result<Vec<(String, ScalarVal
 /// A table whose schema cannot be had.
 pub fn names(session: &Session) -> Result<Vec<(String, Vec<String>)>> {
     let failed = |error: DataFusionError| Error::run(error.strip_backtrace());
-    let mut names: Vec<String> = schema::ALL.iter().map(|table| table.name.to_owned()).collect();
-    names.extend(views()?.iter().map(|view| view.name.to_owned()));
-    names.extend(OF_BASE.iter().map(|name| format!("base.{name}")));
-    names.sort();
+    let names = table_names();
     let columns = |name: &String| -> Result<Vec<String>> {
         let provider = session.runtime.block_on(session.context.table_provider(name.as_str())).map_err(failed)?;
         Ok(provider.schema().fields().iter().map(|field| field.name().clone()).collect())
     };
     names.into_iter().map(|name| columns(&name).map(|columns| (name, columns))).collect()
+}
+
+/// The names of all tables and views, sorted.
+fn table_names() -> Vec<String> {
+    let tables = schema::ALL.iter().map(|table| table.name.to_owned());
+    let views = crate::embedded::VIEWS.iter().map(|(name, _)| (*name).to_owned());
+    let mut names: Vec<String> = tables.chain(views).chain(OF_BASE.iter().map(|name| format!("base.{name}"))).collect();
+    names.sort();
+    names
 }
 
 /// The names of all functions, sorted.

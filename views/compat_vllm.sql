@@ -11,20 +11,10 @@ WITH felt AS (
 ),
 events AS (
   SELECT
-    source_id, event, time_ns,
-    lead(event) OVER (PARTITION BY source_id, block_hash ORDER BY time_ns, seq) AS next_event,
-    lead(time_ns) OVER (PARTITION BY source_id, block_hash ORDER BY time_ns, seq) AS next_ns
+    source_id, block_hash, event, time_ns, lead(source_id) OVER w AS next_source_id, lead(block_hash) OVER w AS next_hash,
+    lead(event) OVER w AS next_event, lead(time_ns) OVER w AS next_ns
   FROM block_events WHERE block_hash IS NOT NULL AND time_ns IS NOT NULL
-),
-uses AS (
-  SELECT source_id, request_id, arrival_ns, unnest(block_hashes) AS block_hash
-  FROM requests WHERE arrival_ns IS NOT NULL
-),
-gaps AS (
-  SELECT
-    source_id,
-    arrival_ns - lag(arrival_ns) OVER (PARTITION BY source_id, block_hash ORDER BY arrival_ns, request_id) AS gap_ns
-  FROM uses
+  WINDOW w AS (ORDER BY source_id, block_hash, time_ns, seq, event_index, block_index)
 )
 SELECT scenario_id, NULL AS source_id, 'vllm:time_to_first_token_seconds' AS metric, ttft AS value
 FROM felt WHERE ttft IS NOT NULL
@@ -40,6 +30,7 @@ UNION ALL
 SELECT scenario_id, NULL, 'vllm:request_generation_tokens', output_tokens FROM felt
 UNION ALL
 SELECT NULL, source_id, 'vllm:kv_block_lifetime_seconds', (next_ns - time_ns) / 1e9
-FROM events WHERE event = 'stored' AND next_event = 'removed'
+FROM events
+WHERE event = 'stored' AND next_event = 'removed' AND next_source_id = source_id AND next_hash = block_hash
 UNION ALL
-SELECT NULL, source_id, 'vllm:kv_block_reuse_gap_seconds', gap_ns / 1e9 FROM gaps WHERE gap_ns IS NOT NULL
+SELECT NULL, source_id, 'vllm:kv_block_reuse_gap_seconds', gap_ns / 1e9 FROM reuse_gaps

@@ -13,18 +13,16 @@ WITH uses AS (
     unnest(range(0, CAST(array_length(block_hashes) AS BIGINT))) AS position, unnest(block_hashes) AS block_hash
   FROM requests WHERE arrival_ns IS NOT NULL
 ),
+-- One order over all uses, in which those of a block stand together: a window for each of many blocks would be slow.
 followed AS (
   SELECT
-    *,
-    lag(request_id) OVER (PARTITION BY source_id, block_hash ORDER BY arrival_ns, request_id, position)
-      AS previous_request_id,
-    lag(arrival_ns) OVER (PARTITION BY source_id, block_hash ORDER BY arrival_ns, request_id, position)
-      AS previous_arrival_ns,
-    lag(session_id) OVER (PARTITION BY source_id, block_hash ORDER BY arrival_ns, request_id, position)
-      AS previous_session_id
+    *, lag(source_id) OVER w AS previous_source_id, lag(block_hash) OVER w AS previous_block_hash,
+    lag(request_id) OVER w AS previous_request_id, lag(arrival_ns) OVER w AS previous_arrival_ns,
+    lag(session_id) OVER w AS previous_session_id
   FROM uses
+  WINDOW w AS (ORDER BY source_id, block_hash, arrival_ns, request_id, position)
 )
 SELECT
   source_id, request_id, session_id, position, block_hash, previous_request_id,
   arrival_ns - previous_arrival_ns AS gap_ns, session_id = previous_session_id AS is_same_session
-FROM followed WHERE previous_request_id IS NOT NULL
+FROM followed WHERE previous_source_id = source_id AND previous_block_hash = block_hash

@@ -68,6 +68,6 @@ pub fn run(args: &Args) -> Result<Exit> {
 pub(super) fn pair(text: &str) -> Result<(String, String)> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        _ => Err(Error::usage(format!("expected a parameter as `name=value`, found `{text}`"))),
+        _ => Err(Error::usage(format!("`--param`: expected `name=value`, found `{text}`"))),
     }
 }

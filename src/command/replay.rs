@@ -453,7 +453,7 @@ fn is_of(recording: &Recording, model: &Model) -> bool {
 /// The threads that everything runs on.
 fn pool(threads: Option<usize>) -> Result<rayon::ThreadPool> {
     if let Some(count) = threads.filter(|count| !(1..=1024).contains(count)) {
-        return Err(Error::usage(format!("expected 1 to 1024 threads, found {count}")));
+        return Err(Error::usage(format!("`--threads`: expected 1 to 1024, found {count}")));
     }
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.unwrap_or(0)).build();
     pool.map_err(|error| Error::run(format!("cannot start threads: {error}")))

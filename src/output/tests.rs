@@ -167,3 +167,11 @@ fn an_arrow_file_reads_back_as_it_was_and_equal_results_give_equal_bytes() {
     assert_eq!(batches.iter().map(exact).collect::<Vec<_>>(), [exact(&sample()), exact(&sample())]);
     assert_eq!(bytes(), bytes());
 }
+
+#[test]
+fn values_reach_a_file_as_they_are_and_never_steer_a_terminal() {
+    let column: ArrayRef = Arc::new(StringArray::from(vec!["a\u{1b}[31mb"]));
+    let batch = RecordBatch::try_from_iter([("topic", column)]).unwrap();
+    assert_eq!(show(batch.clone(), Format::Csv, None, false), "topic\na\u{1b}[31mb\n");
+    assert_eq!(show(batch, Format::Csv, None, true), "topic\na\u{fffd}[31mb\n");
+}

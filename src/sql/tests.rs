@@ -562,3 +562,13 @@ fn smaller_kv_fits_more_tokens() {
     assert_eq!((rows[0][1].as_str(), rows[1][1].as_str(), rows[2][1].as_str()), ("0.0", "1.0", "3.0"));
     assert!((rows[1][2].parse::<f64>().unwrap() - (19.0 / 24.0 - 1.0)).abs() < 1e-12);
 }
+
+#[test]
+fn an_unknown_table_is_marked_and_the_nearest_is_suggested() {
+    let error = query(&fixture::empty(), "SELECT metrcs_x,\n  1 FROM metrcs", &[]).unwrap_err();
+    let lines: Vec<String> = error.to_string().lines().map(str::to_owned).collect();
+    assert_eq!(lines, ["unknown table `metrcs`", "  |", "2 |   1 FROM metrcs", "  |          ^^^^^^"]);
+    assert_eq!(error.advice(), Some("did you mean `metrics`?"));
+    let error = query(&fixture::empty(), "SELECT * FROM base.metrcs", &[]).unwrap_err();
+    assert_eq!(error.advice(), Some("did you mean `base.metrics`?"));
+}

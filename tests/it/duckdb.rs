@@ -17,10 +17,10 @@ use crate::support::{quickstart, root};
 
 /// Queries that use what only kvtoll has, and what it is.
 const OWN: [(&str, &str); 4] = [
-    ("kernel-booths", "booth"),
-    ("launches", "booth"),
-    ("summary", "arrow_cast"),
-    ("tpot-vs-occupancy", "stretch_quantile"),
+    ("copies", "UNSIGNED"),
+    ("kernel-booths", "booth("),
+    ("launches", "booth("),
+    ("tpot-vs-occupancy", "stretch_quantile("),
 ];
 
 /// The Python of the virtual environment, or why there is none.
@@ -163,7 +163,7 @@ fn duckdb_gives_the_same_answers() {
     let (mut wrong, mut rows) = (Vec::new(), 0);
     for (query, answer) in queries.iter().zip(&answers) {
         if let Some((_, what)) = OWN.iter().find(|(name, _)| *name == query.name) {
-            assert!(query.sql.contains(&format!("{what}(")), "{} uses no `{what}` any more", query.name);
+            assert!(query.sql.contains(what), "{} uses no `{what}` any more", query.name);
             continue;
         }
         match compare(query, &session, answer) {

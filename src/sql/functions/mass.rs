@@ -12,13 +12,14 @@ use super::through;
 /// All rows of `attention`, their lists side by side. Positions are in tokens.
 pub(super) const SQL: &str = "
 SELECT
-  request_id, step, layer, kv_head, unit, unit * block_tokens AS first_token,
-  least(block_tokens, context_tokens - unit * block_tokens) AS tokens, mass, mass_max, page_bound
+  request_id, step, layer, kv_head, unit, unit * unit_tokens AS first_token,
+  least(unit_tokens, in_all - unit * unit_tokens) AS tokens, unit_mass AS mass, unit_max AS mass_max,
+  unit_bound AS page_bound
 FROM (
   SELECT
-    request_id, step, layer, kv_head, CAST(context_tokens AS BIGINT) AS context_tokens,
-    CAST(block_tokens AS BIGINT) AS block_tokens, unnest(range(0, CAST(array_length(mass) AS BIGINT))) AS unit,
-    unnest(mass) AS mass, unnest(mass_max) AS mass_max, unnest(page_bound) AS page_bound
+    request_id, step, layer, kv_head, CAST(context_tokens AS BIGINT) AS in_all, CAST(block_tokens AS BIGINT) AS unit_tokens,
+    unnest(range(0, CAST(array_length(mass) AS BIGINT))) AS unit, unnest(mass) AS unit_mass,
+    unnest(mass_max) AS unit_max, unnest(page_bound) AS unit_bound
   FROM attention
 )";
 
