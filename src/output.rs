@@ -234,8 +234,9 @@ fn separated(
     dest: &mut dyn Write,
 ) -> Result<Outcome> {
     let shown = |text: &str| {
-        let steers = |c: char| is_terminal && c.is_control() && !matches!(c, '\n' | '\r' | '\t');
-        text.chars().map(|c| if steers(c) { char::REPLACEMENT_CHARACTER } else { c }).collect::<String>()
+        let steers = |c: char| c.is_control() && !matches!(c, '\n' | '\r' | '\t');
+        let cleaned = |c: char| if steers(c) { char::REPLACEMENT_CHARACTER } else { c };
+        if is_terminal { text.chars().map(cleaned).collect() } else { text.to_owned() }
     };
     let quote = |text: &str| {
         let text = shown(text);

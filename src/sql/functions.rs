@@ -28,7 +28,7 @@ pub struct Function {
 }
 
 /// Every function, by name.
-pub const FUNCTIONS: [Function; 6] = [
+pub static FUNCTIONS: [Function; 6] = [
     Function {
         name: "booth",
         usage: "booth(category, name)",
