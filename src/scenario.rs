@@ -257,7 +257,7 @@ pub(crate) fn rules(name: &str) -> Result<Rules> {
 fn rate(text: &str) -> Result<f64> {
     match text.strip_prefix('x').and_then(|number| number.parse::<f64>().ok()) {
         Some(rate) if rate.is_finite() && rate > 0.0 => Ok(rate),
-        _ => Err(Error::usage(format!("expected a rate such as `x0.5`, found `{text}`"))
+        _ => Err(Error::usage(format!("`rate`: expected a multiple such as `x0.5`, found `{text}`"))
             .hint("a rate multiplies the trace's own arrival rate")),
     }
 }

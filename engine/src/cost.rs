@@ -18,7 +18,7 @@ mod prefill;
 pub use batch::{Demand, Field, price_columns};
 pub use measure::{Measured, measure};
 pub use measured::{Covered, Line, Lines, Part};
-pub use plan::{BLOCK_TOKENS, Linear, Parallel, Plan, PlanGroup, Speculative, Wire, peak_flops, plan};
+pub use plan::{BLOCK_TOKENS, Linear, Parallel, Plan, PlanGroup, Speculative, Wire, fewest, peak_flops, plan};
 pub(crate) use prefill::pairs;
 pub use prefill::prefill_ns;
 

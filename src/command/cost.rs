@@ -154,7 +154,19 @@ pub fn run(args: &Args) -> Result<Exit> {
     }
 }
 
+/// Says what is repeated word for word, which would only give its rows twice.
+fn once(flag: &str, values: &[String]) -> Result<()> {
+    let twice = values.iter().enumerate().find(|(at, value)| values[..*at].contains(value));
+    match twice {
+        Some((_, value)) => Err(Error::usage(format!("`--{flag} {value}` is given twice"))),
+        None => Ok(()),
+    }
+}
+
 fn subjects(args: &Args) -> Result<Vec<Subject>> {
+    for (flag, values) in [("model", &args.model), ("policy", &args.policy), ("machine", &args.machine)] {
+        once(flag, values)?;
+    }
     let mut subjects = Vec::new();
     for model in &args.model {
         let model = load_model(model)?;

@@ -5,9 +5,10 @@ pub(super) mod sources;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use arrow::array::{AsArray, RecordBatch};
+use clap::Parser;
 use engine::cost::BLOCK_TOKENS;
 use engine::error::{Error, Result};
 use engine::model::Model;
@@ -205,6 +206,36 @@ pub fn run(args: &Args) -> Result<Exit> {
     let session = sql::session(&store, Some(&done.run))?;
     print(&sql::run_named(&session, "headline", &[])?, Format::Auto, None, None)?;
     Ok(done.exit)
+}
+
+/// Carries out the SQL function `replay`: its flags are those of this command.
+pub(super) fn by_sql(store: &Path, wish: &sql::Wish) -> Result<String> {
+    let mut words = vec!["replay".to_owned()];
+    let own = [("policy", &wish.policy), ("model", &wish.model), ("machine", &wish.machine)];
+    let own = own.into_iter().map(|(name, value)| (name, Some(value)));
+    for (name, value) in own.chain(wish.flags.iter().map(|(name, value)| (name.as_str(), value.as_ref()))) {
+        // One word each, so that no value is taken for another flag.
+        let value = value.map_or_else(String::new, |value| format!("={value}"));
+        words.push(format!("--{}{value}", name.replace('_', "-")));
+    }
+    let typed = Typed::try_parse_from(words).map_err(|error| {
+        let text = error.to_string();
+        let said = text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
+        Error::usage(format!("`replay`: {said}"))
+            .hint("its flags are those of `kvtoll replay`, as in 'tensor_parallel=8'")
+    })?;
+    let mut store = Store::open(store)?;
+    match carry_out(&mut store, &typed.wanted)? {
+        Some(done) => Ok(done.run),
+        None => Err(Error::usage("`replay`: a dry run has no rows")),
+    }
+}
+
+/// The flags of a replay by themselves.
+#[derive(Debug, Parser)]
+struct Typed {
+    #[command(flatten)]
+    wanted: Wanted,
 }
 
 /// A run that was written.
@@ -538,7 +569,7 @@ fn is_of(recording: &Recording, model: &Model) -> bool {
 /// The threads that everything runs on.
 fn pool(threads: Option<usize>) -> Result<rayon::ThreadPool> {
     if let Some(count) = threads.filter(|count| !(1..=1024).contains(count)) {
-        return Err(Error::usage(format!("expected 1 to 1024 threads, found {count}")));
+        return Err(Error::usage(format!("`--threads`: expected 1 to 1024, found {count}")));
     }
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.unwrap_or(0)).build();
     pool.map_err(|error| Error::run(format!("cannot start threads: {error}")))

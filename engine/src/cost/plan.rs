@@ -332,6 +332,24 @@ impl Plan {
     }
 }
 
+/// Plans one copy of a model on the fewest accelerators, a power of two, that hold its weights.
+///
+/// # Errors
+/// As [`plan`] on as many as the scale-up domain has.
+pub fn fewest(model: &Model, shape: &Shape, machine: &Machine, dtype: WeightDtype) -> Result<(Parallel, Plan)> {
+    let on = |tensor: u32| {
+        let parallel = Parallel::tensor(tensor);
+        plan(model, shape, machine, dtype, parallel).map(|found| (parallel, found))
+    };
+    let mut found = on(1);
+    let mut tensor = 2;
+    while found.is_err() && tensor <= machine.accelerator.scale_up_domain.min(1024) {
+        found = on(tensor);
+        tensor *= 2;
+    }
+    found
+}
+
 /// Plans a scenario.
 ///
 /// # Errors
