@@ -10,12 +10,14 @@
 //! arithmetic progression, which lets the serving replay jump from event to event.
 
 mod batch;
+mod ffn;
 mod measure;
 mod measured;
 mod plan;
 mod prefill;
 
 pub use batch::{Demand, Field, price_columns};
+pub use ffn::{FfnStep, ffn_step};
 pub use measure::{Measured, measure};
 pub use measured::{Covered, Line, Lines, Part};
 pub use plan::{BLOCK_TOKENS, Linear, Parallel, Plan, PlanGroup, Speculative, Wire, fewest, peak_flops, plan};

@@ -29,6 +29,7 @@ mod latent;
 mod named;
 mod products;
 
+use std::fmt;
 use std::sync::Arc;
 
 use super::measured::{Covered, Line, Lines, Part};
@@ -40,7 +41,7 @@ use kernels::{Node, fastest, fastest_inside};
 use products::{Product, products};
 
 /// Measured operations of a device under a framework.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct Measured {
     /// What they are, with a hash of their points: it tells runs apart.
     pub name: String,
@@ -48,6 +49,13 @@ pub struct Measured {
     pub surfaces: Vec<Arc<Surface>>,
     /// The rates of the machine, where a variation changed them.
     pub peaks: Option<Peaks>,
+}
+
+/// Without the surfaces, which their name stands for.
+impl fmt::Debug for Measured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Measured").field("name", &self.name).field("peaks", &self.peaks).finish_non_exhaustive()
+    }
 }
 
 impl Measured {

@@ -63,8 +63,9 @@ fn differs(part: Part, baseline: &Scenario, scenario: &Scenario) -> bool {
     match part {
         Part::Hardware => {
             let other = |of: &Scenario| {
+                let serving = format!("{:?} {:?} {:?} {:?}", of.rules, of.routing, of.kv_blocks, of.prefill);
                 let spread = (of.parallel, of.speculative);
-                format!("{:?} {spread:?} {:?} {:?} {}", of.machine, of.rules, of.prices, of.measured.name)
+                format!("{:?} {spread:?} {serving} {:?} {}", of.machine, of.prices, of.measured.name)
             };
             other(baseline) != other(scenario)
         }
@@ -85,7 +86,7 @@ fn stages(stack: &Stack, part: Part) -> Vec<String> {
 pub(super) fn change(part: Part, baseline: &Scenario, scenario: &Scenario) -> String {
     if part == Part::Hardware {
         let of = |scenario: &Scenario| {
-            let copies = scenario.parallel.instances;
+            let copies = scenario.instances();
             let times = if copies > 1 { format!(" in {copies} copies") } else { String::new() };
             format!("{} {}{times}", scenario.accelerators(), scenario.machine.name)
         };
@@ -160,8 +161,6 @@ pub(super) fn key(scenario: &Scenario) -> u128 {
     let mut bare = scenario.clone();
     bare.name = String::new();
     bare.is_baseline = false;
-    // Their name holds a hash of them.
-    bare.measured.surfaces.clear();
     // Two walks of FNV-1a over the whole text, from different ends of the alphabet.
     let text = format!("{bare:?}");
     let walk =
