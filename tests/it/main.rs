@@ -11,6 +11,7 @@ mod caches;
 mod chrome;
 mod command_line;
 mod cost;
+mod equal_cost;
 mod fabric;
 mod fuzz;
 mod laws;
