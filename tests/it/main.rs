@@ -12,6 +12,7 @@ mod chrome;
 mod command_line;
 mod cost;
 mod duckdb;
+mod equal_cost;
 mod fabric;
 mod fuzz;
 mod laws;

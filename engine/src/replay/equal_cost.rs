@@ -157,12 +157,17 @@ fn why(choice: &Choice, is_best: bool, alike: &[Choice]) -> String {
             percent(third)
         );
     }
-    format!(
-        "links take {} of a step and computing {}; the links add {} to the price",
-        percent(first),
-        percent(second),
-        percent(third)
-    )
+    let own = format!("links take {} of a step and add {} to the price", percent(first), percent(third));
+    let other = alike.iter().filter(|other| *other != choice).reduce(|a, b| if b.per_usd > a.per_usd { b } else { a });
+    let Some(other) = other else { return own };
+    let compared = format!("with `{}` {} and {}", other.option, percent(other.parts[0]), percent(other.parts[2]));
+    let verdict = match (is_best, third > other.parts[2]) {
+        (true, true) => "what they save is worth their price",
+        (true, false) => "dearer links save less than they cost",
+        (false, true) => "they save less than they cost",
+        (false, false) => "dearer links save more than they cost",
+    };
+    format!("{own}, {compared}: {verdict}")
 }
 
 /// Machine time of an instance for decoding a request, ns: stretches shared by the tokens of their steps.
