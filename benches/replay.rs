@@ -76,6 +76,11 @@ fn serve_and_tabulate(bencher: divan::Bencher<'_, '_>) {
             found: &found,
             errors: &[],
             organisation: &[],
+            api_prices: &[],
+            variations: &[],
+            tolls: &[],
+            books: &[],
+            validation: &[],
         })
         .expect("tables")
     });

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use engine::api::{self, ApiPrices};
 use engine::cost::{Measured, Parallel, Speculative};
 use engine::error::{Error, Result, unknown};
 use engine::fabric::{self, Fabric};
@@ -457,6 +458,14 @@ pub fn load_prices(name: &str) -> Result<PriceBook> {
 pub fn load_tariff(name: &str) -> Result<Tariff> {
     let (text, origin) = preset("tariff", name, embedded::TARIFFS)?;
     tariff::parse(&text, &origin)
+}
+
+/// What providers charge for tokens: all that is shipped.
+///
+/// # Errors
+/// A file that holds no such prices.
+pub fn load_api_prices() -> Result<Vec<ApiPrices>> {
+    embedded::APIS.iter().map(|(name, text)| api::parse(text, &format!("presets/api/{name}.toml"))).collect()
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ pub mod hierarchy;
 mod jitter;
 mod metrics;
 mod promise;
+mod sessions;
 mod stacking;
 mod tables;
 mod toll;
@@ -191,8 +192,10 @@ pub fn edit(policy: &Stack, source: &Source, origin: usize) -> Result<Source> {
         .hint("leave out the stages that act on the context, or use `mode = \"open\"`"));
     };
     let edited = apply(policy, trace, &source.workload)?;
+    let stages = policy.edits_name().unwrap_or_default();
     Ok(Source {
-        workload: edited.workload,
+        // Tables about workloads have rows for both.
+        workload: Workload { name: format!("{} under {stages}", source.workload.name), ..edited.workload },
         steps: Vec::new(),
         trace: Some(edited.trace),
         edited: Some((origin, edited.effects)),

@@ -28,7 +28,7 @@ use super::cache::curve;
 use super::recorded::{self, Way};
 use super::{Exit, print, talk};
 use crate::output::Format;
-use crate::scenario::{Spec, load_prices, product, read};
+use crate::scenario::{Spec, load_api_prices, load_prices, product, read};
 use crate::store::Store;
 use crate::surfaces::{Library, framework};
 use crate::{embedded, scenario, shipped, sql};
@@ -329,6 +329,7 @@ pub(crate) fn carry_out(store: &mut Store, wanted: &Wanted) -> Result<Option<Don
         found: &found,
         errors: &errors,
         organisation: &organisation,
+        api_prices: &load_api_prices()?,
         variations: &variations,
         tolls: &tolls,
         books: &every_book()?,

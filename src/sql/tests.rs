@@ -100,6 +100,16 @@ fn the_bill_adds_up_to_the_time_of_all_booths() {
 }
 
 #[test]
+fn mass_goes_to_the_segments_that_blocks_lie_in() {
+    let (_folder, session) = fixture();
+    let mass = one(&run_named(&session, "segment-mass", &[]).unwrap());
+    let of = |name: &str| mass.column_by_name(name).unwrap().as_primitive::<Float64Type>().values().to_vec();
+    // The tool result is the second half of the second block, which has three quarters of the mass.
+    assert_eq!((of("tokens"), of("mass_ratio")), (vec![8.0, 24.0], vec![0.375, 0.625]));
+    assert!((of("mass_per_token_ratio")[0] - 1.5).abs() < 1e-12);
+}
+
+#[test]
 fn the_context_query_follows_layers_times_bytes_times_tokens() {
     let (_folder, session) = fixture();
     let growth = one(&run_named(&session, "kv-context", &[]).unwrap());

@@ -23,6 +23,7 @@ mod quickstart;
 mod readme;
 mod reconcile;
 mod recorded;
+mod sessions;
 mod sql;
 mod support;
 mod tidy;

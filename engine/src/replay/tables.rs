@@ -11,7 +11,8 @@ use super::jitter::{self, CAUSES};
 use super::metrics::{self, DEFINITIONS, Figure};
 use super::promise::{self, mean_gap_ns};
 use super::usage::Bucket;
-use super::{Found, Scenario, Source, Toll, balance, demand, usage};
+use super::{Found, Scenario, Source, Toll, balance, demand, sessions, usage};
+use crate::api::ApiPrices;
 use crate::economics::{Tokens, revenue_usd};
 use crate::error::Result;
 use crate::machine::{Sourced, parameters};
@@ -43,6 +44,8 @@ pub struct Run<'a> {
     pub errors: &'a [RecordBatch],
     /// Rows of `kept_pages` and of `kept_overlap`, a pair of batches per policy and recording.
     pub organisation: &'a [[RecordBatch; 2]],
+    /// What providers charge for tokens.
+    pub api_prices: &'a [ApiPrices],
     /// What [`super::variations`] wants replayed beside the scenarios.
     pub variations: &'a [Scenario],
     /// What each came to, in the same order.
@@ -114,6 +117,7 @@ pub fn tables(run: &Run<'_>) -> Result<Vec<(&'static Table, Vec<RecordBatch>)>> 
         (&VALIDATION, vec![validation(run)?]),
     ];
     tables.extend(balance::tables(run)?);
+    tables.extend(sessions::tables(run, &done)?);
     Ok(tables)
 }
 
