@@ -62,6 +62,7 @@ pub(super) fn figure(value: f64, unit: &str) -> String {
         "J" => format!("{} J", grouped(value)),
         "tokens/s" => format!("{} tok/s", grouped(value)),
         "requests/s" => format!("{}/s", grouped(value)),
+        "GiB" => format!("{} GiB", significant(value)),
         "times" => format!("{}×", significant(value)),
         _ => match unit.strip_prefix("signed_") {
             Some(unit) => signed(value, unit),
