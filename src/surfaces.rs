@@ -62,6 +62,9 @@ fn slug(text: &str) -> String {
     slug.trim_matches('_').to_owned()
 }
 
+/// What the binary carries, as far as it was asked for: it never changes, so that one decoding serves the whole process.
+static SHIPPED: Mutex<BTreeMap<String, Option<Calibrated>>> = Mutex::new(BTreeMap::new());
+
 /// Surfaces that can be asked for: those of a folder, or those that the binary carries. Each is decoded when it is first
 /// asked for.
 #[derive(Debug, Default)]
@@ -134,8 +137,6 @@ impl Library {
         if self.folder.is_some() {
             return decoded();
         }
-        // What the binary carries never changes, so that one decoding serves the whole process.
-        static SHIPPED: Mutex<BTreeMap<String, Option<Calibrated>>> = Mutex::new(BTreeMap::new());
         let known = SHIPPED.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned();
         if let Some(known) = known {
             return Ok(known);
