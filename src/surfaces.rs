@@ -13,7 +13,7 @@ mod rows;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use engine::error::{Error, Result, unknown};
 use engine::surface::{Errors, Surface};
@@ -61,6 +61,9 @@ fn slug(text: &str) -> String {
     }
     slug.trim_matches('_').to_owned()
 }
+
+/// What the binary carries, as far as it was asked for: it never changes, so that one decoding serves the whole process.
+static SHIPPED: Mutex<BTreeMap<String, Option<Calibrated>>> = Mutex::new(BTreeMap::new());
 
 /// Surfaces that can be asked for: those of a folder, or those that the binary carries. Each is decoded when it is first
 /// asked for.
@@ -130,7 +133,17 @@ impl Library {
     }
 
     fn load(&self, name: &str) -> Result<Option<Calibrated>> {
-        self.open(name)?.map(|file| decode(&file, name)).transpose()
+        let decoded = || self.open(name)?.map(|file| decode(&file, name)).transpose();
+        if self.folder.is_some() {
+            return decoded();
+        }
+        let known = SHIPPED.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned();
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let found = decoded()?;
+        SHIPPED.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), found.clone());
+        Ok(found)
     }
 
     /// The bytes of a surface's file; `None` where there is no such file.

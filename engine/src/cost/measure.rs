@@ -20,8 +20,8 @@
 //! none of these. That of attention kernels is in their measured time.
 //!
 //! **Other rates.** Where a variation changed a rate of the machine, a kernel's time changes by the difference of the
-//! roofline times over the best efficiency that the kernel reaches at any of the shapes: what does not follow the rate (its
-//! start, its last wave) stays. The result is extrapolated. Operations whose efficiency or fixed time was varied must not
+//! roofline times over the efficiency that the kernel reaches on much work: what does not follow the rate (its start, its
+//! last wave) stays. The result is extrapolated. Operations whose efficiency or fixed time was varied must not
 //! be among the surfaces; the caller knows which.
 
 mod kernels;

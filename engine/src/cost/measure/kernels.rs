@@ -148,12 +148,22 @@ fn times(surface: &Surface, (group, key): (usize, &Key), shapes: &[Shape], scrat
     shapes.iter().map(node).collect()
 }
 
-/// The same kernel at other rates: each time changes by the difference of the rooflines over the best efficiency that the
-/// kernel reaches, so that what does not follow the rates stays.
+/// The efficiency of a kernel on much work: the median over the quarter of the shapes with the longest roofline times. The
+/// best of all would be that of a shape whose data the cache holds.
+fn saturated(mut nodes: Vec<(f64, f64)>) -> f64 {
+    nodes.sort_by(|a, b| b.0.total_cmp(&a.0));
+    nodes.truncate(nodes.len().div_ceil(4));
+    let mut shares: Vec<f64> = nodes.iter().map(|(roofline, time)| roofline / time).collect();
+    shares.sort_by(f64::total_cmp);
+    shares.get(shares.len() / 2).copied().unwrap_or(0.0).min(1.0)
+}
+
+/// The same kernel at other rates: each time changes by the difference of the rooflines over the efficiency that the kernel
+/// reaches on much work, so that what does not follow the rates stays.
 fn moved(surface: &Surface, key: &Key, shapes: &[Shape], nodes: Vec<Node>, peaks: &Peaks) -> Option<Vec<Node>> {
     let before = surface.peaks();
     let roofline = |node: &Node| node.memory_ns.max(node.arithmetic_ns);
-    let best = nodes.iter().map(|node| roofline(node) / node.time_ns).fold(0.0, f64::max).min(1.0);
+    let best = saturated(nodes.iter().map(|node| (roofline(node), node.time_ns)).collect());
     let node = |(node, shape): (Node, &Shape)| {
         let work = work(surface.op(), key, shape);
         if !work.is_known() || best <= 0.0 {
