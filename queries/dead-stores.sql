@@ -1,31 +1,25 @@
--- How many KV blocks would be stored and never read again?
--- column source_id: The source.
--- column path: The path as given on the command line.
--- column distinct_blocks: Different blocks of all prompts.
--- column once_blocks: Blocks that only one request uses.
--- column once_ratio: These over all different blocks.
--- column once_tokens: Tokens of these blocks, partial ones counted as whole; null where the block size is unknown.
--- column uses: Uses of blocks, repetitions counted.
--- column most_uses: Uses of the block that is used most.
-WITH uses AS (
-  SELECT source_id, request_id, CAST(block_tokens AS BIGINT) AS tokens, unnest(block_hashes) AS block_hash
-  FROM requests
-),
-lives AS (
+-- Which places of a prompt are stored and never read?
+-- column workload: The requests.
+-- column policy: The policy of the cache.
+-- column from_position: First place in the prompt of the class, in blocks; each class is twice as wide as the one before.
+-- column lives: Lives of blocks that were put in at these places.
+-- column never_read: Lives without a read.
+-- column never_read_ratio: These over lives.
+-- column reads: Reads of all lives.
+-- column reads_per_life: Mean reads of a life.
+WITH classed AS (
   SELECT
-    source_id, block_hash, min(request_id) = max(request_id) AS is_once, count(*) AS uses,
-    max(tokens) AS tokens
-  FROM uses GROUP BY source_id, block_hash
-),
-sums AS (
-  SELECT
-    source_id, count(*) AS distinct_blocks, count(*) FILTER (WHERE is_once) AS once_blocks,
-    CAST(sum(tokens) FILTER (WHERE is_once) AS BIGINT) AS once_tokens, CAST(sum(uses) AS BIGINT) AS uses,
-    max(uses) AS most_uses
-  FROM lives GROUP BY source_id
+    *, CASE
+      WHEN position < 1 THEN 0 WHEN position < 2 THEN 1 WHEN position < 4 THEN 2 WHEN position < 8 THEN 4
+      WHEN position < 16 THEN 8 WHEN position < 32 THEN 16 WHEN position < 64 THEN 32 WHEN position < 128 THEN 64
+      WHEN position < 256 THEN 128 WHEN position < 512 THEN 256 ELSE 512
+    END AS from_position
+  FROM blocks
 )
 SELECT
-  l.source_id, s.path, l.distinct_blocks, l.once_blocks,
-  CAST(l.once_blocks AS DOUBLE) / l.distinct_blocks AS once_ratio, l.once_tokens, l.uses, l.most_uses
-FROM sums l LEFT JOIN sources s ON s.source_id = l.source_id
-ORDER BY source_id
+  workload, policy, from_position, count(*) AS lives, count(*) FILTER (WHERE reads = 0) AS never_read,
+  CAST(count(*) FILTER (WHERE reads = 0) AS DOUBLE) / count(*) AS never_read_ratio,
+  sum(CAST(reads AS BIGINT)) AS reads, CAST(sum(CAST(reads AS BIGINT)) AS DOUBLE) / count(*) AS reads_per_life
+FROM classed
+GROUP BY workload, policy, from_position
+ORDER BY workload, policy, from_position

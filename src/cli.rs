@@ -4,8 +4,8 @@ use clap::{Parser, Subcommand};
 use engine::error::Result;
 
 use crate::command::{
-    Exit, cache, calibrate, check, compare, completions, cost, explain, ingest, inspect, list, query, reconcile,
-    replay, report, run, schema, sql, talk, validate,
+    Exit, cache, calibrate, check, compare, completions, cost, explain, fabric, ingest, inspect, list, query,
+    reconcile, replay, report, run, schema, sql, talk, validate,
 };
 
 /// What this traffic would cost under another KV policy, on another memory hierarchy.
@@ -44,6 +44,8 @@ pub enum Command {
     Cache(Box<cache::Args>),
     /// Price decode steps on machines by batch and context, without any trace
     Cost(cost::Args),
+    /// What a step's traffic takes on links between accelerators
+    Fabric(Box<fabric::Args>),
     /// Hold captured kernels, accesses, KV events and steps against the model
     Reconcile(Box<reconcile::Args>),
     /// Turn measured operations into efficiency surfaces
@@ -60,7 +62,7 @@ pub enum Command {
     Report(report::Args),
     /// Ingest, replay and report in one go
     Run(run::Args),
-    /// List models, machines, policies, formats, queries, prices, engines or surfaces
+    /// List models, machines, fabrics, policies, formats, queries, prices, engines or surfaces
     List(list::Args),
     /// Show the tables and their columns
     Schema(schema::Args),
@@ -85,6 +87,7 @@ pub fn dispatch(cli: &Cli) -> Result<Exit> {
         Command::Replay(args) => replay::run(args),
         Command::Cache(args) => cache::run(args),
         Command::Cost(args) => cost::run(args),
+        Command::Fabric(args) => fabric::run(args),
         Command::Reconcile(args) => reconcile::run(args),
         Command::Calibrate(args) => calibrate::run(args),
         Command::Validate(args) => validate::run(args),

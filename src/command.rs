@@ -8,6 +8,7 @@ pub mod compare;
 pub mod completions;
 pub mod cost;
 pub mod explain;
+pub mod fabric;
 pub mod ingest;
 pub mod inspect;
 pub mod list;

@@ -9,6 +9,7 @@ pub mod model_config;
 pub mod output;
 pub mod report;
 pub mod scenario;
+pub mod shipped;
 pub mod sql;
 pub mod store;
 pub mod surfaces;

@@ -7,12 +7,15 @@
 //! ```
 //!
 //! The results stand in `q["<query>"]` with `question`, `columns` and `rows`; nothing else reaches a template, so that
-//! every number on the page can be had again with `kvtoll query`. The page needs no network and no script, and equal
-//! results give equal bytes: there is no clock in it.
+//! every number on the page can be had again with `kvtoll query`. The page needs no network, and equal results give equal
+//! bytes: there is no clock in it. Without script it shows all that it has; its one script sorts, saves and filters, and the
+//! page's content security policy allows nothing else.
 
 mod chart;
 mod figure;
+mod script;
 mod show;
+mod table;
 mod verdict;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -156,6 +159,9 @@ fn page(
         sections => Serde(rendered),
         scenarios => Serde(results.get("scenarios")),
         version => env!("CARGO_PKG_VERSION"),
+        script => script::SCRIPT,
+        script_hash => script::hash(script::SCRIPT),
+        summary => summary(session, results)?,
     };
     environment.get_template("page.html").and_then(|template| template.render(context)).map_err(failed)
 }
@@ -199,6 +205,43 @@ fn data(session: &Session, options: Options<'_>, results: &BTreeMap<&str, Json>)
     });
     let text = serde_json::to_string_pretty(&report).map_err(|error| Error::run(error.to_string()))?;
     Ok(text + "\n")
+}
+
+/// The figures of each scenario in few bytes, to stand in the page: no text of it can end the element that holds it.
+fn summary(session: &Session, results: &BTreeMap<&str, Json>) -> Result<String> {
+    let rows =
+        |name: &str| results.get(name).and_then(|result| result["rows"].as_array()).map_or(&[][..], Vec::as_slice);
+    let figures = |scenario: &Json| -> Map<String, Json> {
+        let of_scenario = rows("metrics").iter().filter(|row| &row["scenario_id"] == scenario);
+        of_scenario.filter_map(|row| Some((row["metric"].as_str()?.to_owned(), row["value"].clone()))).collect()
+    };
+    let scenarios: Vec<Json> = rows("scenarios")
+        .iter()
+        .map(|row| {
+            json!({
+                "scenario_id": row["scenario_id"],
+                "scenario": row["scenario"],
+                "status": row["status"],
+                "certainty": row["certainty"],
+                "metrics": figures(&row["scenario_id"]),
+            })
+        })
+        .collect();
+    let mut units = Map::new();
+    for row in rows("metrics") {
+        if let Some(name) = row["metric"].as_str() {
+            units.insert(name.to_owned(), row["unit"].clone());
+        }
+    }
+    let summary = json!({
+        "schema": SCHEMA,
+        "run": session.run(),
+        "scenarios": scenarios,
+        "workload": figures(&Json::Null),
+        "units": units,
+    });
+    let text = serde_json::to_string(&summary).map_err(|error| Error::run(error.to_string()))?;
+    Ok(text.replace('<', "\\u003c"))
 }
 
 /// A figure without the columns that its place in the report already says.

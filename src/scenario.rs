@@ -5,12 +5,14 @@ use std::path::Path;
 
 use engine::cost::Parallel;
 use engine::error::{Error, Result, unknown};
+use engine::fabric::{self, Fabric};
 use engine::machine::{self, Machine};
 use engine::model::{self, Model, WeightDtype};
 use engine::policy::Stack;
 use engine::prices::{self, PriceBook};
 use engine::replay::{Mode, Scenario};
 use engine::serving::{RULES, Rules};
+use engine::tariff::{self, Tariff};
 use serde::Deserialize;
 
 use crate::{embedded, model_config};
@@ -45,6 +47,8 @@ pub struct Spec {
     pub weights: Option<String>,
     /// A price book.
     pub prices: Option<String>,
+    /// A book of token prices; nothing is sold without one.
+    pub tariff: Option<String>,
 }
 
 /// A scenario file.
@@ -65,8 +69,16 @@ pub fn read(path: &Path) -> Result<Vec<Spec>> {
     let shown = path.display();
     let text = std::fs::read_to_string(path)
         .map_err(|error| Error::usage(format!("cannot read the scenarios `{shown}`: {error}")))?;
-    let file: File = toml::from_str(&text).map_err(|error| {
-        let place = error.span().map_or(String::new(), |span| place(&text, span.start));
+    parse(&text, &shown.to_string())
+}
+
+/// The scenarios of a file's text; `shown` names it in messages.
+///
+/// # Errors
+/// As [`read`].
+pub fn parse(text: &str, shown: &str) -> Result<Vec<Spec>> {
+    let file: File = toml::from_str(text).map_err(|error| {
+        let place = error.span().map_or(String::new(), |span| place(text, span.start));
         Error::usage(format!("{shown}{place}: {}", error.message())).hint(
             "a scenario file has `[defaults]` and one `[[scenario]]` for each combination; see traces/quickstart.toml",
         )
@@ -75,6 +87,26 @@ pub fn read(path: &Path) -> Result<Vec<Spec>> {
         return Err(Error::usage(format!("expected at least one `[[scenario]]`, found none in `{shown}`")));
     }
     Ok(file.scenario.into_iter().map(|spec| spec.over(&file.defaults)).collect())
+}
+
+/// The order in which routes are shown: alone, then together.
+const ROUTES: [&str; 4] = ["lpx", "turboquant", "memory", "all"];
+
+/// The scenarios of all shipped routes; what several of them have in common, such as the baseline, once.
+///
+/// # Errors
+/// A shipped route that cannot be read.
+pub fn routes() -> Result<Vec<Spec>> {
+    let mut found: Vec<Spec> = Vec::new();
+    for name in ROUTES {
+        let text = embedded::text(embedded::ROUTES, "route", name)?;
+        for spec in parse(text, &format!("presets/route/{name}.toml"))? {
+            if !found.contains(&spec) {
+                found.push(spec);
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// `:line:column` of a byte offset, both from 1.
@@ -120,6 +152,7 @@ impl Spec {
             instances: self.instances.or(other.instances),
             weights: text(self.weights, &other.weights),
             prices: text(self.prices, &other.prices),
+            tariff: text(self.tariff, &other.tariff),
         }
     }
 
@@ -155,6 +188,7 @@ impl Spec {
             },
             dtype: self.weights.as_deref().map_or(Ok(published), dtype)?,
             prices: load_prices(self.prices.as_deref().unwrap_or("hyperscaler"))?,
+            tariff: self.tariff.as_deref().map(load_tariff).transpose()?,
         })
     }
 }
@@ -257,6 +291,15 @@ pub fn sketch_machine(name: &str) -> Result<machine::Sketch> {
     machine::sketch(&text, &origin)
 }
 
+/// The links of this name or file.
+///
+/// # Errors
+/// An unknown name, an unreadable file, a file that is no fabric.
+pub fn load_fabric(name: &str) -> Result<Fabric> {
+    let (text, origin) = preset("fabric", name, embedded::FABRICS)?;
+    fabric::parse(&text, &origin)
+}
+
 /// The price book of this name or file.
 ///
 /// # Errors
@@ -264,6 +307,15 @@ pub fn sketch_machine(name: &str) -> Result<machine::Sketch> {
 pub fn load_prices(name: &str) -> Result<PriceBook> {
     let (text, origin) = preset("prices", name, embedded::PRICES)?;
     prices::parse(&text, &origin)
+}
+
+/// The book of token prices of this name or file.
+///
+/// # Errors
+/// An unknown name, an unreadable file, a file that is no tariff.
+pub fn load_tariff(name: &str) -> Result<Tariff> {
+    let (text, origin) = preset("tariff", name, embedded::TARIFFS)?;
+    tariff::parse(&text, &origin)
 }
 
 #[cfg(test)]

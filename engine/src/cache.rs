@@ -22,15 +22,22 @@
 //! Adding a policy is one file under `cache/` with a `pub static KIND`, its `mod` line and its entry in [`ALL`].
 
 mod arc;
+pub mod asset;
+pub mod asset_tables;
+pub mod coarse;
 pub mod curve;
 pub mod distance;
+pub mod fetch;
 mod fifo;
 mod gdsf;
 mod heap;
 mod lfu;
+pub mod life;
+pub mod life_tables;
 pub(crate) mod list;
 pub mod lru;
 pub mod min;
+pub mod pages;
 pub mod recycle;
 mod rule;
 pub mod s3_fifo;
@@ -43,6 +50,7 @@ pub mod trace;
 mod ttl;
 mod two_q;
 mod watermark;
+pub mod way;
 
 pub use rule::{Each, Form, Kind, Param, Params, Rule, Setting, Start, count};
 pub use trace::{Request, Trace};

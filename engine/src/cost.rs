@@ -12,10 +12,13 @@
 mod batch;
 mod measured;
 mod plan;
+mod prefill;
 
 pub use batch::{Demand, Field, price_columns};
 pub use measured::measure;
 pub use plan::{BLOCK_TOKENS, Linear, Parallel, Plan, PlanGroup, fewest, peak_flops, plan};
+pub(crate) use prefill::pairs;
+pub use prefill::prefill_ns;
 
 use crate::machine::FfnPool;
 

@@ -9,6 +9,7 @@ pub mod cache;
 pub mod cost;
 pub mod economics;
 pub mod error;
+pub mod fabric;
 pub mod machine;
 pub mod model;
 pub mod number;
@@ -21,6 +22,7 @@ pub mod schema;
 pub mod serving;
 pub mod session;
 pub mod surface;
+pub mod tariff;
 pub mod unit;
 pub mod workload;
 

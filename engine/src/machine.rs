@@ -5,6 +5,7 @@
 
 mod parse;
 mod quantity;
+mod times;
 mod vary;
 
 #[cfg(test)]
@@ -13,6 +14,7 @@ mod tests;
 pub(crate) use parse::{Number, Sources, sourced};
 pub use parse::{calibrate, parse};
 use quantity::Quantity;
+pub use times::Resource;
 pub use vary::resolve;
 
 use crate::error::Result;

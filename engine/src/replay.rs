@@ -3,13 +3,21 @@
 //! A failed scenario keeps its error and never hides the rest. Everything here is a function of its inputs; the tool crate
 //! may replay scenarios on many threads and puts the results together in the scenarios' order.
 
+mod balance;
 mod demand;
+pub mod equal_cost;
+pub mod hierarchy;
 mod metrics;
+mod promise;
+mod stacking;
 mod tables;
+mod toll;
 mod usage;
 
 pub use metrics::{DEFINITIONS, Definition};
-pub use tables::{Run, tables};
+pub use stacking::variations;
+pub use tables::{Run, Shipped, tables};
+pub use toll::Toll;
 
 use crate::cost::{Parallel, Plan, plan};
 use crate::error::{Error, Result};
@@ -20,6 +28,7 @@ use crate::policy::{Shape, Stack, shape};
 use crate::prices::{Price, PriceBook, price_of};
 use crate::serving::{CapturedStep, Outcome, Rules, captured, serve};
 use crate::session::Trace;
+use crate::tariff::Tariff;
 use crate::workload::Workload;
 
 /// Where batches come from.
@@ -58,6 +67,8 @@ pub struct Scenario {
     pub dtype: WeightDtype,
     /// The price book.
     pub prices: PriceBook,
+    /// What tokens are sold for; nothing is sold if `None`.
+    pub tariff: Option<Tariff>,
 }
 
 /// Requests to replay, and the steps that were captured with them.
@@ -159,7 +170,7 @@ pub fn replay(scenario: &Scenario, source: &Source) -> Result<Found> {
     }
     let ends = outcome.stretches.iter().map(|stretch| stretch.start_ns + stretch.total_ns);
     Ok(Found {
-        price: price(scenario),
+        price: price(scenario, &scenario.prices),
         span_ns,
         duration_ns: ends.max().unwrap_or(0),
         shape,
@@ -169,9 +180,17 @@ pub fn replay(scenario: &Scenario, source: &Source) -> Result<Found> {
     })
 }
 
-/// The price of the scenario's machine. A variation is priced as its preset, which is an assumption.
-fn price(scenario: &Scenario) -> Price {
-    let (machine, mut price) = (&scenario.machine, price_of(&scenario.prices, &scenario.machine.preset));
+/// Replays one scenario for its sums alone.
+///
+/// # Errors
+/// As [`replay`].
+pub fn toll_of(scenario: &Scenario, source: &Source) -> Result<Toll> {
+    Ok(toll::toll(scenario, &replay(scenario, source)?, &source.workload))
+}
+
+/// The price of the scenario's machine in a book. A variation is priced as its preset, which is an assumption.
+fn price(scenario: &Scenario, book: &PriceBook) -> Price {
+    let (machine, mut price) = (&scenario.machine, price_of(book, &scenario.machine.preset));
     if machine.name != machine.preset {
         for known in [&mut price.usd_per_accelerator_hour, &mut price.w_per_accelerator].into_iter().flatten() {
             known.certainty = Certainty::Assumed;

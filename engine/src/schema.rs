@@ -4,8 +4,10 @@
 //! the column names (`_ns`, `_bytes`, `_tokens`, `_ratio`); unknown is null, never a sentinel; hashes are u64 from end to
 //! end; list children are named `element` and are not null.
 
+pub mod balance;
 pub mod canonical;
 pub mod captured;
+pub mod hierarchy;
 pub mod result;
 
 use std::sync::Arc;
@@ -174,12 +176,29 @@ pub static ALL: &[&Table] = &[
     &result::TIER_USAGE,
     &result::LINK_USAGE,
     &result::MISS_RATIO,
+    &hierarchy::BLOCKS,
+    &hierarchy::GAPS,
+    &hierarchy::BLOCK_SIZES,
+    &hierarchy::FETCHES,
+    &hierarchy::FETCH_TOTALS,
+    &hierarchy::ATTENTION_READS,
+    &hierarchy::NEAR_SIZES,
+    &hierarchy::DESK,
+    &hierarchy::YIELDS,
+    &hierarchy::COPIES,
+    &hierarchy::EQUAL_COST,
     &result::METRICS,
     &result::METRIC_DEFS,
     &result::MODELS,
     &result::MACHINES,
     &result::TIERS,
     &result::PRICES,
+    &balance::PROMISES,
+    &balance::LEDGER,
+    &balance::STACKING,
+    &balance::STACKING_SHARES,
+    &balance::SPEC,
+    &balance::VALIDATION,
 ];
 
 /// The table of this name.

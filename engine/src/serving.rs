@@ -12,7 +12,6 @@ mod memory;
 pub mod quantile;
 
 pub use captured::{CapturedStep, captured};
-pub(crate) use instance::pairs;
 
 use crate::cost::{Plan, StepCost};
 use crate::workload::Workload;

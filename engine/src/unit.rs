@@ -62,6 +62,21 @@ pub const POWER: Unit = Unit { what: "power", suffixes: &[("kW", 1e3), ("MW", 1e
 /// Money per time; base unit dollars per hour.
 pub const PRICE: Unit = Unit { what: "price", suffixes: &[("/h", 1.0)] };
 
+/// Money per tokens; base unit dollars per million tokens.
+pub const TOKEN_PRICE: Unit = Unit { what: "price of tokens", suffixes: &[("/Mtok", 1.0)] };
+
+/// Money per energy; base unit dollars per kilowatt-hour.
+pub const ENERGY_PRICE: Unit = Unit { what: "price of energy", suffixes: &[("/kWh", 1.0)] };
+
+/// Money per memory; base unit dollars per gigabyte of 10^9 bytes.
+pub const MEMORY_PRICE: Unit = Unit { what: "price of memory", suffixes: &[("/GB", 1.0)] };
+
+/// Money; base unit dollars.
+pub const MONEY: Unit = Unit { what: "sum of money", suffixes: &[("USD", 1.0)] };
+
+/// Long times; base unit years of 8766 hours.
+pub const YEARS: Unit = Unit { what: "number of years", suffixes: &[("years", 1.0)] };
+
 /// Parses `text` as a quantity of this kind, in the base unit.
 ///
 /// # Errors

@@ -1,5 +1,7 @@
 //! `kvtoll cache`: what a cache of KV blocks hits, by size and policy, and what a hierarchy of caches does.
 
+pub(super) mod below;
+
 use std::path::PathBuf;
 
 use arrow::array::RecordBatch;
@@ -40,6 +42,35 @@ pub struct Args {
     /// A hierarchy that ships, such as `hicache`, with one size of `--blocks` for each of its tiers
     #[arg(long, value_name = "PRESET", conflicts_with_all = ["policy", "sample", "current", "usd_per_gib_hour"])]
     pub tiers: Option<String>,
+    /// What to show: hits by size, lives of blocks, gaps between their uses, block sizes, whether each tier pays, or each
+    /// run of blocks that a tier could serve
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = below::Show::Hits)]
+    pub show: below::Show,
+    /// The machine that would compute what is not fetched, for `--show tiers` and `--show fetches`
+    #[arg(long, value_name = "MACHINE", requires = "model")]
+    pub machine: Option<String>,
+    /// Its accelerators per copy of the model; the fewest that hold the weights if not given
+    #[arg(long, value_name = "N", requires = "machine")]
+    pub tensor_parallel: Option<u32>,
+    /// Copies of the model, to which requests go in turn, for `--show desk`, `yields` and `copies`
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub instances: u32,
+    /// The price book of the machine, for what reads are worth
+    #[arg(long, value_name = "BOOK", requires = "machine")]
+    pub prices: Option<String>,
+    /// Replay the pages of recorded attention instead of the blocks of prompts: in each decode step, those that hold this
+    /// share of the mass, such as `90%`
+    #[arg(long, value_name = "SHARE", conflicts_with_all = ["workload", "model", "machine"])]
+    pub pages: Option<String>,
+    /// The recorded request whose pages are replayed, by its key; all of them if not given
+    #[arg(long, value_name = "KEY", requires = "pages")]
+    pub request: Option<String>,
+    /// Fetch `break-even` (as far as it pays for each request) or `always`
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t = below::When::BreakEven)]
+    pub fetch: below::When,
+    /// The way from a tier to one instance in place of the machine's, such as `dram=200GB/s,2us`; repeat for others
+    #[arg(long, value_name = "TIER=RATE,LATENCY")]
+    pub way: Vec<String>,
     /// The source whose requests are replayed: format, file name or number
     #[arg(long, value_name = "SOURCE")]
     pub workload: Option<String>,
@@ -72,10 +103,22 @@ pub fn run(args: &Args) -> Result<Exit> {
     if args.usd_per_gib_hour.is_some_and(|usd| !(usd.is_finite() && usd >= 0.0)) {
         return Err(Error::usage("expected `--usd-per-gib-hour` to be a price of at least 0"));
     }
-    let (workload, sessions) = read(args)?;
+    if args.show == below::Show::Attention {
+        return print(
+            &below::attention(&Store::open(&args.store)?)?,
+            format,
+            args.shown.max_rows,
+            args.shown.output.as_deref(),
+        );
+    }
+    let (workload, sessions) = match &args.pages {
+        Some(text) => (below::pages(args, share(text)?)?, None),
+        None => read(args)?,
+    };
     let trace = Trace::with_sessions(&workload, sessions.as_ref());
     let scale = scale(args, &workload)?;
     let table = match preset {
+        _ if args.show != below::Show::Hits => below::table(args, &rules, preset, (&workload, &trace), scale)?,
         Some(preset) => hierarchy(args, preset, &trace, scale)?,
         None => curves(args, &rules, &trace, (rate, scale), &workload)?,
     };

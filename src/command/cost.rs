@@ -1,6 +1,6 @@
 //! `kvtoll cost`: what a decode step takes on machines, by batch and context, without any trace.
 
-mod range;
+pub(super) mod range;
 mod spec;
 
 use std::sync::Arc;

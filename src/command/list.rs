@@ -8,7 +8,7 @@ use engine::unit::{show_bandwidth, show_bytes};
 use engine::{cache, policy, serving};
 
 use super::{Exit, say};
-use crate::scenario::{load_model, load_prices, sketch_machine};
+use crate::scenario::{load_model, load_prices, load_tariff, sketch_machine};
 use crate::sql;
 use crate::surfaces::Library;
 use crate::{embedded, ingest};
@@ -27,6 +27,8 @@ pub enum What {
     Models,
     /// Machine presets with memory and bandwidth
     Machines,
+    /// Links between accelerators, for `kvtoll fabric`
+    Fabrics,
     /// Policy stages
     Policies,
     /// Trace formats
@@ -35,6 +37,10 @@ pub enum What {
     Queries,
     /// Price books
     Prices,
+    /// Books of token prices, by the promise that is kept
+    Tariffs,
+    /// Routes: scenario files that ship, for `kvtoll run --routes`
+    Routes,
     /// Serving engines
     Engines,
     /// Cache policies, and hierarchies of caches that ship
@@ -48,10 +54,13 @@ pub fn run(args: &Args) -> Result<Exit> {
     match args.what {
         What::Models => models(),
         What::Machines => machines(),
+        What::Fabrics => listed(&super::fabric::listed()?),
         What::Policies => policies(),
         What::Formats => formats(),
         What::Queries => queries(),
         What::Prices => books(),
+        What::Tariffs => tariffs(),
+        What::Routes => routes(),
         What::Engines => engines(),
         What::Caches => caches(),
         What::Surfaces => surfaces(),
@@ -116,6 +125,24 @@ fn books() -> Result<Exit> {
         rows.push(((*name).to_owned(), format!("{} ({})", book.title, book.date)));
     }
     listed(&rows)
+}
+
+fn tariffs() -> Result<Exit> {
+    let mut rows = Vec::new();
+    for (name, _) in embedded::TARIFFS {
+        let book = load_tariff(name)?;
+        let promises: Vec<&str> = book.promises.iter().map(|promise| promise.name.as_str()).collect();
+        rows.push(((*name).to_owned(), format!("{} ({}): {}", book.title, book.date, promises.join(", "))));
+    }
+    listed(&rows)
+}
+
+fn routes() -> Result<Exit> {
+    let comment = |text: &str| {
+        let lines = text.lines().map_while(|line| line.strip_prefix("# "));
+        lines.collect::<Vec<_>>().join(" ")
+    };
+    listed(&embedded::ROUTES.iter().map(|(name, text)| ((*name).to_owned(), comment(text))).collect::<Vec<_>>())
 }
 
 fn engines() -> Result<Exit> {

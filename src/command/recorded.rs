@@ -238,6 +238,29 @@ pub(super) fn try_all(recorded: &Recorded, pairs: &[(&Stack, usize)], way: Way) 
     lanes.into_iter().zip(pairs).map(|(lane, (stack, at))| found(recorded, lane, stack, *at)).collect()
 }
 
+/// Looks at every head of every recording, piece by piece and side by side, and tells what was found in the order of pieces,
+/// recordings and heads.
+///
+/// # Errors
+/// Recordings that cannot be read, and what `tell` refuses.
+pub(super) fn each_head<T: Send>(
+    recorded: &Recorded,
+    look: impl Fn(&Head<'_>) -> T + Sync,
+    mut tell: impl FnMut(&Recording, &Head<'_>, T) -> Result<()>,
+) -> Result<()> {
+    for piece in &recorded.index.pieces(recorded.piece_bytes) {
+        let recordings = recorded.as_wanted(recorded.index.read(piece, rayon::current_num_threads())?)?;
+        for recording in &recordings {
+            let heads: Vec<Head<'_>> = recording.heads().collect();
+            let found: Vec<T> = heads.par_iter().map(&look).collect();
+            for (head, found) in heads.iter().zip(found) {
+                tell(recording, head, found)?;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// What each stack's selection gives the heads of a piece to choose by; nothing where it has no such function.
 fn find_budgets(
     recorded: &Recorded,

@@ -1,5 +1,6 @@
 //! `kvtoll replay`: stored requests under policies, on machines.
 
+pub(super) mod below;
 pub(super) mod sources;
 
 use std::collections::BTreeMap;
@@ -12,9 +13,11 @@ use engine::cost::BLOCK_TOKENS;
 use engine::error::{Error, Result};
 use engine::model::Model;
 use engine::policy::{ErrorBudget, Measured, Stack};
+use engine::prices::PriceBook;
 use engine::recording::Recording;
-use engine::replay::{Found, Mode, Run, Scenario, Source, edit, replay, tables};
+use engine::replay::{Found, Mode, Run, Scenario, Source, Toll, edit, replay, tables, toll_of, variations};
 use engine::schema::canonical::SOURCES;
+use engine::schema::hierarchy::{ATTENTION_READS, EQUAL_COST};
 use engine::schema::result::MISS_RATIO;
 use engine::serving::Fate;
 use rayon::prelude::*;
@@ -25,9 +28,9 @@ use super::cache::curve;
 use super::recorded::{self, Way};
 use super::{Exit, print, talk};
 use crate::output::Format;
-use crate::scenario::{Spec, product, read};
-use crate::sql;
+use crate::scenario::{Spec, load_prices, product, read};
 use crate::store::Store;
+use crate::{embedded, scenario, shipped, sql};
 
 /// Decode steps per row of `attention_error`.
 const ERROR_STEPS: u32 = 32;
@@ -57,6 +60,9 @@ pub struct Wanted {
     /// A TOML file of scenarios, instead of the flags above
     #[arg(long, value_name = "FILE.toml", conflicts_with_all = ["model", "policy", "machine"])]
     pub scenarios: Option<PathBuf>,
+    /// The baseline and the four routes that ship: LPX, TurboQuant, memory, and all of them; see `kvtoll list routes`
+    #[arg(long, conflicts_with_all = ["policy", "machine", "scenarios"])]
+    pub routes: bool,
     /// The source to replay: format, file name or number
     #[arg(long, value_name = "SOURCE")]
     pub workload: Option<String>,
@@ -78,12 +84,18 @@ pub struct Wanted {
     /// A price book; see `kvtoll list prices`
     #[arg(long, value_name = "BOOK")]
     pub prices: Option<String>,
+    /// A book of token prices by the promise kept; see `kvtoll list tariffs`
+    #[arg(long, value_name = "BOOK")]
+    pub tariff: Option<String>,
     /// The serving engine's rules; see `kvtoll list engines`
     #[arg(long, value_name = "ENGINE")]
     pub engine: Option<String>,
     /// Split the mass of recorded blocks over their tokens by `column_sum`, so that selections choose single tokens
     #[arg(long)]
     pub split_blocks: bool,
+    /// Also compare hierarchies and links between accelerators at the price of the baseline scenario
+    #[arg(long)]
+    pub equal_cost: bool,
     /// Fail the scenarios whose policy errs more on the recordings of the store, such as `p99_lost_mass<=0.05`
     #[arg(long, value_name = "FIGURE<=MOST")]
     pub error_budget: Option<String>,
@@ -102,6 +114,7 @@ impl Wanted {
         for (flag, values) in [("model", &self.model), ("policy", &self.policy), ("machine", &self.machine)] {
             words.extend(values.iter().map(|value| format!("--{flag} {}", quoted(value))));
         }
+        words.extend(self.routes.then(|| "--routes".to_owned()));
         words.extend(self.scenarios.iter().map(|path| format!("--scenarios {}", quoted(&path.to_string_lossy()))));
         for (flag, value) in [
             ("workload", &self.workload),
@@ -109,12 +122,14 @@ impl Wanted {
             ("rate", &self.rate),
             ("weights", &self.weights),
             ("prices", &self.prices),
+            ("tariff", &self.tariff),
             ("engine", &self.engine),
             ("error-budget", &self.error_budget),
         ] {
             words.extend(value.iter().map(|value| format!("--{flag} {}", quoted(value))));
         }
         words.extend(self.split_blocks.then(|| "--split-blocks".to_owned()));
+        words.extend(self.equal_cost.then(|| "--equal-cost".to_owned()));
         words.extend(self.tensor_parallel.map(|number| format!("--tensor-parallel {number}")));
         words.extend(self.instances.map(|number| format!("--instances {number}")));
         words
@@ -214,17 +229,23 @@ pub(crate) fn carry_out(store: &mut Store, wanted: &Wanted) -> Result<Option<Don
         }
         return Ok(None);
     }
-    let id = run_id(store, &sources, &scenarios, (budget.as_ref(), wanted.split_blocks))?;
+    let id = run_id(store, &sources, &scenarios, (budget.as_ref(), wanted.split_blocks, wanted.equal_cost))?;
     let pool = pool(wanted.threads)?;
     let found = pool.install(|| recorded_errors(store, &mut scenarios, wanted.split_blocks));
     let (errors, organisation) = found.unwrap_or_else(|error| {
         talk::warn(&format!("the recordings of the store cannot be used, so no error is known: {error}"));
         Default::default()
     });
+    let variations = variations(&scenarios);
     let bar = talk::bar(None);
-    bar.set_message(format!("replaying {} scenarios", scenarios.len()));
+    bar.set_message(format!("replaying {} scenarios and {} variations", scenarios.len(), variations.len()));
+    // Equal stages send the same requests, whether a scenario or a variation has them.
+    let count = scenarios.len();
+    scenarios.extend(variations);
     let refused = edit_all(&mut sources, &mut scenarios);
-    let mut found = pool.install(|| replay_all(&sources, &scenarios, &refused));
+    let variations = scenarios.split_off(count);
+    let mut found = pool.install(|| replay_all(&sources, &scenarios, &refused[..count]));
+    let tolls = pool.install(|| toll_all(&sources, &variations, &refused[count..]));
     if let Some(budget) = &budget {
         gate(budget, &errors, &scenarios, &mut found);
     }
@@ -239,14 +260,31 @@ pub(crate) fn carry_out(store: &mut Store, wanted: &Wanted) -> Result<Option<Don
         found: &found,
         errors: &errors,
         organisation: &organisation,
+        variations: &variations,
+        tolls: &tolls,
+        books: &every_book()?,
+        validation: &shipped::validation()?,
     };
+    let below = below::tables(store, &run)?;
+    let attention = pool.install(|| super::cache::below::attention(store)).unwrap_or_else(|error| {
+        talk::warn(&format!("where attention's mass is cannot be told: {error}"));
+        Vec::new()
+    });
+    let equal = if wanted.equal_cost { below::equal_cost(&run)? } else { Vec::new() };
     let mut transaction = store.begin();
     transaction.write_run(&id, &MISS_RATIO, &curves)?;
-    for (table, batches) in tables(&run)? {
+    transaction.write_run(&id, &EQUAL_COST, &equal)?;
+    transaction.write_run(&id, &ATTENTION_READS, &attention)?;
+    for (table, batches) in tables(&run)?.into_iter().chain(below) {
         transaction.write_run(&id, table, &batches)?;
     }
     transaction.commit()?;
     Ok(Some(Done { exit: tell(&sources, &scenarios, &found), run: id }))
+}
+
+/// Every price book that ships, to compare owning with renting.
+fn every_book() -> Result<Vec<PriceBook>> {
+    embedded::PRICES.iter().map(|(name, _)| load_prices(name)).collect()
 }
 
 fn specs(wanted: &Wanted) -> Result<Vec<Spec>> {
@@ -259,11 +297,21 @@ fn specs(wanted: &Wanted) -> Result<Vec<Spec>> {
         instances: wanted.instances,
         weights: wanted.weights.clone(),
         prices: wanted.prices.clone(),
+        tariff: wanted.tariff.clone(),
         ..Spec::default()
     };
     match &wanted.scenarios {
         // What is typed beside a file holds for all of its scenarios.
         Some(path) => Ok(read(path)?.into_iter().map(|spec| common.clone().over(&spec)).collect()),
+        None if wanted.routes => {
+            let model = match &wanted.model[..] {
+                [] => None,
+                [model] => Some(model.clone()),
+                _ => return Err(Error::usage("expected one `--model` with `--routes`, found several")),
+            };
+            let common = Spec { model, ..common };
+            Ok(scenario::routes()?.into_iter().map(|spec| common.clone().over(&spec)).collect())
+        }
         None => Ok(product(&common, &wanted.model, &wanted.policy, &wanted.machine)),
     }
 }
@@ -319,7 +367,7 @@ fn run_id(
     store: &Store,
     sources: &[Source],
     scenarios: &[Scenario],
-    (budget, is_split): (Option<&ErrorBudget>, bool),
+    (budget, is_split, has_equal_cost): (Option<&ErrorBudget>, bool, bool),
 ) -> Result<String> {
     let mut hash = Sha256::new();
     hash.update(concat!("kvtoll ", env!("CARGO_PKG_VERSION"), "\n"));
@@ -329,14 +377,18 @@ fn run_id(
         }
     }
     for scenario in scenarios {
-        let Scenario { name, is_baseline, model, machine, mode, rules, rate, parallel, dtype, prices, .. } = scenario;
+        let Scenario { name, is_baseline, model, machine, mode, rules, rate, parallel, dtype, prices, tariff, .. } =
+            scenario;
         let (workload, policy) = (&sources[scenario.workload].workload.name, scenario.policy.name());
         // The stack goes in by its canonical name: its stages hold addresses of functions.
         hash.update(format!("{name:?} {is_baseline} {workload:?} {model:?} {policy} {machine:?} {mode:?} "));
-        hash.update(format!("{rules:?} {rate:?} {parallel:?} {dtype:?} {prices:?}\n"));
+        hash.update(format!("{rules:?} {rate:?} {parallel:?} {dtype:?} {prices:?} {tariff:?}\n"));
     }
     if let Some(budget) = budget {
         hash.update(format!("{budget}\n"));
+    }
+    if has_equal_cost {
+        hash.update("equal cost\n");
     }
     if is_split {
         hash.update("blocks split by column_sum\n");
@@ -488,6 +540,16 @@ fn replay_all(sources: &[Source], scenarios: &[Scenario], refused: &[Option<Erro
     each.map(|(scenario, refused)| match refused {
         Some(error) => Err(error.clone()),
         None => replay(scenario, &sources[scenario.workload]),
+    })
+    .collect()
+}
+
+/// Replays variations for their sums alone.
+fn toll_all(sources: &[Source], variations: &[Scenario], refused: &[Option<Error>]) -> Vec<Result<Toll>> {
+    let each = variations.par_iter().zip(refused);
+    each.map(|(scenario, refused)| match refused {
+        Some(error) => Err(error.clone()),
+        None => toll_of(scenario, &sources[scenario.workload]),
     })
     .collect()
 }

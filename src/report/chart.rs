@@ -7,6 +7,7 @@
 
 mod axis;
 mod bars;
+mod heat;
 mod lines;
 mod panels;
 mod place;
@@ -19,6 +20,7 @@ use plotters::style::{Color, IntoFont, RGBColor, ShapeStyle, TextStyle};
 
 pub(super) use axis::Axis;
 pub(super) use bars::{Bar, Bars, Part, bars};
+pub(super) use heat::{Heat, heat};
 pub(super) use lines::{Lines, Series, lines};
 pub(super) use panels::{Panel, Panels, panels};
 pub(super) use scatter::{Point, Scatter, scatter};

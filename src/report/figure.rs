@@ -11,9 +11,9 @@ use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind};
 
 use super::chart::{
-    self, Axis, Bar, Bars, Lines, Paint, Panel, Panels, Part, Point, STYLES, Scatter, Series, Size, escape,
+    self, Axis, Bar, Bars, Heat, Lines, Paint, Panel, Panels, Part, Point, STYLES, Scatter, Series, Size, escape,
 };
-use super::show;
+use super::{show, table};
 
 type Result<T> = std::result::Result<T, Error>;
 
@@ -51,8 +51,14 @@ pub(super) fn install(environment: &mut Environment<'_>, assumed: Assumed) {
                 options.assert_all_used()?;
                 // Figures of policies and recordings do not depend on the scenarios' inputs.
                 let by_scenario = rows.get_item_by_index(0).and_then(|row| row.get_attr("scenario_id"));
-                let note = if by_scenario.is_ok_and(|id| !id.is_undefined()) { assumed.note() } else { "" };
-                Ok::<Value, Error>(Value::from_safe_string(drawn + note))
+                let is_by_scenario = by_scenario.is_ok_and(|id| !id.is_undefined());
+                let drawn = if is_by_scenario && options.get::<Option<String>>("series")?.as_deref() == Some("scenario")
+                {
+                    format!("<div class=\"by-scenario\">{drawn}</div>\n{}", assumed.note())
+                } else {
+                    drawn + if is_by_scenario { assumed.note() } else { "" }
+                };
+                Ok::<Value, Error>(Value::from_safe_string(drawn))
             });
         }};
     }
@@ -61,16 +67,18 @@ pub(super) fn install(environment: &mut Environment<'_>, assumed: Assumed) {
     figure!("scatter", scatter);
     figure!("bars", bars);
     figure!("stacks", stacks);
+    figure!("heat", heat);
     environment
         .add_filter("figure", |value: Value, unit: String| number_of(&value).map(|number| show::figure(number, &unit)));
     environment.add_filter("change", |value: Value| number_of(&value).map(show::change));
     environment.add_filter("cell", |value: Value, column: String| cell(&value, &column));
     environment.add_filter("cell_of", |row: Value, column: String| cell_of(&row, &column));
+    table::install(environment);
     environment.add_filter("thin", |rows: Value, key: String, count: usize| thin(&rows, &key, count));
 }
 
 /// A value by the unit that the name of its column carries.
-fn cell(value: &Value, column: &str) -> String {
+pub(super) fn cell(value: &Value, column: &str) -> String {
     let is_name = column.ends_with("_id") || column == "layer";
     if value.is_none() || value.is_undefined() {
         return "–".to_owned();
@@ -87,7 +95,7 @@ fn cell(value: &Value, column: &str) -> String {
 }
 
 /// A cell of a data table. Where each row is a figure of its own, its unit stands in the row.
-fn cell_of(row: &Value, column: &str) -> Result<String> {
+pub(super) fn cell_of(row: &Value, column: &str) -> Result<String> {
     let value = row.get_attr(column)?;
     let unit = row.get_attr("unit")?;
     Ok(match (number_of(&value), unit.as_str()) {
@@ -116,7 +124,7 @@ fn thin(rows: &Value, key: &str, count: usize) -> Result<Vec<Value>> {
 }
 
 /// A finite number. Whole numbers beyond 2^53 come as text, by the rules of [`crate::output`]; other text is none.
-fn number_of(value: &Value) -> Option<f64> {
+pub(super) fn number_of(value: &Value) -> Option<f64> {
     match value.kind() {
         ValueKind::Bool => None,
         ValueKind::String => {
@@ -322,6 +330,9 @@ fn scatter(rows: &Value, options: &Kwargs, assumed: &Assumed) -> Result<String> 
     Ok(both(false, |size| chart::scatter(&chart, size)) + &legend(&owners, true))
 }
 
+/// Bars that are drawn at most; nobody compares more by eye.
+const BARS: usize = 30;
+
 /// The name above a bar: its owner, and the text of a second column where one is named.
 fn bar_name(row: &Value, owner: &Owner, detail: Option<&String>) -> Result<String> {
     Ok(match detail {
@@ -362,8 +373,10 @@ fn bars(rows: &Value, options: &Kwargs, assumed: &Assumed) -> Result<String> {
         drawn.push(bar);
         place(&mut owners, owner);
     }
+    let all = drawn.len();
+    drawn.truncate(BARS);
     let chart = Bars { title: options.get("title")?, unit, full: options.get("full")?, rows: drawn };
-    Ok(both(half, |size| chart::bars(&chart, size)))
+    Ok(both(half, |size| chart::bars(&chart, size)) + &rest(chart.rows.len(), all))
 }
 
 fn pair(value: &Value) -> Result<(String, String)> {
@@ -406,16 +419,19 @@ fn stacks(rows: &Value, options: &Kwargs, assumed: &Assumed) -> Result<String> {
         if columns.is_none() { Some((options.get("part")?, options.get("value")?)) } else { None };
     let measure = columns.iter().flatten().chain(long.iter().map(|long| &long.1)).next();
     let unit = measure.map_or("", |column| show::unit(column)).to_owned();
+    let detail: Option<String> = options.get("detail")?;
     let mut owners = Vec::new();
     let mut stacked: Vec<Bar> = Vec::new();
     let mut present: Vec<Part> = Vec::new();
     for row in rows.try_iter()? {
         let owner = owner(&row, &label, &owners, assumed)?;
-        let name = owner.full();
-        let at = place(&mut owners, owner);
-        if at == stacked.len() {
+        let name = bar_name(&row, &owner, detail.as_ref())?;
+        place(&mut owners, owner);
+        // Rows of one bar stand together.
+        if stacked.last().is_none_or(|bar| bar.name != name) {
             stacked.push(Bar { name, parts: Vec::new(), marks: Vec::new(), note: String::new() });
         }
+        let Some(bar) = stacked.last_mut() else { continue };
         let named: Vec<(String, String)> = match (&columns, &long) {
             (Some(columns), _) => columns.iter().map(|column| (column.clone(), column.clone())).collect(),
             (None, Some((part, value))) => vec![(text(&row, part)?, value.clone())],
@@ -427,11 +443,13 @@ fn stacks(rows: &Value, options: &Kwargs, assumed: &Assumed) -> Result<String> {
                 if !present.iter().any(|known| known.name == part.name) {
                     present.push(part.clone());
                 }
-                stacked[at].parts.push(part);
+                bar.parts.push(part);
             }
         }
     }
     let full: Option<f64> = options.get("full")?;
+    let all = stacked.len();
+    stacked.truncate(BARS);
     for bar in &mut stacked {
         let sum: f64 = bar.parts.iter().map(|part| part.value).sum();
         bar.note = if bar.parts.is_empty() {
@@ -443,7 +461,39 @@ fn stacks(rows: &Value, options: &Kwargs, assumed: &Assumed) -> Result<String> {
         };
     }
     let chart = Bars { title: options.get("title")?, unit, full, rows: stacked };
-    Ok(both(half, |size| chart::bars(&chart, size)) + &part_legend(&present))
+    Ok(both(half, |size| chart::bars(&chart, size)) + &part_legend(&present) + &rest(chart.rows.len(), all))
+}
+
+/// Cells of a heat map at most, and its rows.
+const HEAT: (usize, usize) = (6000, 24);
+
+/// A heat map: `row` and `column` name columns that say where `value` stands.
+fn heat(rows: &Value, options: &Kwargs, _: &Assumed) -> Result<String> {
+    let (row, column, value): (String, String, String) =
+        (options.get("row")?, options.get("column")?, options.get("value")?);
+    let mut columns: Vec<String> = Vec::new();
+    let mut named: Vec<(String, Vec<Option<f64>>)> = Vec::new();
+    for one in rows.try_iter()? {
+        let (name, place) = (text(&one, &row)?, text(&one, &column)?);
+        let at = columns.iter().position(|known| *known == place).unwrap_or_else(|| {
+            columns.push(place);
+            columns.len() - 1
+        });
+        if named.last().is_none_or(|last| last.0 != name) {
+            named.push((name, Vec::new()));
+        }
+        if let Some((_, values)) = named.last_mut() {
+            values.resize(values.len().max(at + 1), None);
+            values[at] = number(&one, &value)?;
+        }
+    }
+    let all = named.len();
+    named.truncate(HEAT.1.min(HEAT.0 / columns.len().max(1)).max(1));
+    named.iter_mut().for_each(|(_, values)| values.resize(columns.len(), None));
+    let unit = show::unit(&value).to_owned();
+    let chart = Heat { title: options.get("title")?, axis: options.get("axis")?, unit, columns, rows: named };
+    let drawn = chart.rows.len();
+    Ok(both(false, |size| chart::heat(&chart, size)) + &rest(drawn, all))
 }
 
 fn part_legend(parts: &[Part]) -> String {

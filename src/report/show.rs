@@ -5,7 +5,7 @@ use engine::unit::{show_bandwidth, show_bytes, show_count, show_time, significan
 use crate::output::{Value, readable};
 
 /// The words at the end of a column's name that carry its unit.
-const UNITS: [(&str, &str); 18] = [
+const UNITS: [(&str, &str); 25] = [
     ("change_ratio", "change"),
     ("ratio", "ratio"),
     ("bytes_per_s", "bytes/s"),
@@ -19,6 +19,13 @@ const UNITS: [(&str, &str); 18] = [
     ("usd_per_hour", "USD"),
     ("per_accelerator_hour", "USD"),
     ("usd_total", "USD"),
+    ("usd_prompts", "USD"),
+    ("usd_outputs", "USD"),
+    ("usd_idle", "USD"),
+    ("change_ns", "signed_ns"),
+    ("change_usd", "signed_usd"),
+    ("change_j", "signed_j"),
+    ("j", "J"),
     ("usd", "USD"),
     ("tokens_per_s", "tokens/s"),
     ("tokens_per_s_per_accelerator", "tokens/s"),
@@ -54,7 +61,27 @@ pub(super) fn figure(value: f64, unit: &str) -> String {
         "flops/s" => format!("{}FLOPS", show_count(value)),
         "J" => format!("{} J", grouped(value)),
         "tokens/s" => format!("{} tok/s", grouped(value)),
-        _ => grouped(value),
+        "requests/s" => format!("{}/s", grouped(value)),
+        "times" => format!("{}×", significant(value)),
+        _ => match unit.strip_prefix("signed_") {
+            Some(unit) => signed(value, unit),
+            None => grouped(value),
+        },
+    }
+}
+
+/// A difference with its sign; a typographic minus.
+fn signed(value: f64, unit: &str) -> String {
+    let unit = match unit {
+        "usd" => "USD",
+        "j" => "J",
+        unit => unit,
+    };
+    let size = figure(value.abs(), unit);
+    match value {
+        value if value == 0.0 => size,
+        value if value < 0.0 => format!("\u{2212}{size}"),
+        _ => format!("+{size}"),
     }
 }
 
@@ -93,10 +120,11 @@ fn time(ns: f64) -> String {
 
 /// Dollars: cents from one dollar on, three digits below, so that amounts stand in line.
 fn money(value: f64) -> String {
+    let minus = if value < 0.0 { "\u{2212}" } else { "" };
     match value.abs() {
-        size if size >= 1000.0 => format!("${}", grouped(value)),
-        size if size >= 1.0 || size == 0.0 => format!("${value:.2}"),
-        size => format!("${value:.0$}", (2.0 - size.log10().floor()).clamp(2.0, 12.0) as usize),
+        size if size >= 1000.0 => format!("{minus}${}", grouped(size)),
+        size if size >= 1.0 || size == 0.0 => format!("{minus}${size:.2}"),
+        size => format!("{minus}${size:.0$}", (2.0 - size.log10().floor()).clamp(2.0, 12.0) as usize),
     }
 }
 

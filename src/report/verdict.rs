@@ -299,6 +299,8 @@ struct Line {
 #[derive(Debug, Clone, Serialize)]
 struct Shown {
     value: Option<String>,
+    /// The value that is not rounded.
+    exact: Option<f64>,
     /// None where it is nothing, or unknown.
     change: Option<String>,
     effect: Option<String>,
@@ -332,6 +334,7 @@ fn grid(figures: &[Figure], names: &[String]) -> Result<Grid, Error> {
             let unit = figure.unit.as_deref().unwrap_or_default();
             line.cells[at] = Some(Shown {
                 value: figure.value.map(|value| show::figure(value, unit)),
+                exact: figure.value,
                 change: figure.change_ratio.map(show::change).filter(|change| change != "±0%"),
                 effect: figure.effect.clone(),
                 is_assumed: figure.certainty == "assumed",

@@ -2,6 +2,8 @@
 //!
 //! The numbers follow simple formulas, so that tests can say what a query must return.
 
+mod balance;
+
 use std::fs::{self, File};
 use std::path::Path;
 use std::sync::Arc;
@@ -67,6 +69,7 @@ fn write_all(folder: &Path, name: &str) {
     write_batch(folder, "accesses", &accesses());
     write_batch(folder, "block_events", &block_events());
     write_provenance(folder, &scenarios);
+    balance::write_balance(folder, &scenarios);
 }
 
 fn write(folder: &Path, table: &str, rows: &[Vec<Cell>]) {
@@ -83,6 +86,8 @@ fn write_batch(folder: &Path, table: &str, batch: &RecordBatch) {
 macro_rules! row {
     ($($cell:expr),* $(,)?) => { vec![$(Cell::from($cell)),*] };
 }
+
+mod hierarchy;
 
 /// Three requests of the store, of which the first and the last have the same content.
 fn requests() -> RecordBatch {
@@ -208,6 +213,7 @@ fn scenario_rows(scenarios: &[Scenario<'_>]) -> Vec<Vec<Cell>> {
             1u32,
             "bf16",
             "neocloud",
+            (id != 3).then_some("speed-tiers"),
             s.6,
             error,
             ok.then_some(0.6),
@@ -248,6 +254,18 @@ fn metric_rows(scenarios: &[Scenario<'_>]) -> Vec<Vec<Cell>> {
             ("usd_per_mtok_output_saturated", cost.map(|cost| cost * 0.6)),
             ("energy_j_per_output_token", Some(step / 3.0)),
             ("kv_capacity_bytes", Some(4e11)),
+            ("kv_capacity_tokens", Some(4e11 / token)),
+            ("duration_s", Some(600.0)),
+            ("output_tokens", Some(1000.0)),
+            ("usd_prompts", s.5.map(|price| price * 4.0 / 6.0)),
+            ("usd_outputs", s.5.map(|price| price * 3.0 / 6.0)),
+            ("usd_idle", s.5.map(|price| price / 6.0)),
+            ("revenue_usd", Some(5.0)),
+            ("revenue_usd_per_mtok_output", Some(if step < 20.0 { 9.0 } else { 2.2 })),
+            ("markup_ratio", s.5.map(|_| 0.5)),
+            ("gross_margin_ratio", s.5.map(|_| 1.0 / 3.0)),
+            ("goodput_requests_per_s", Some(0.3)),
+            ("goodput_ratio", Some(0.9)),
             ("kv_peak_held_bytes", Some(token * 600_000.0)),
             ("kv_bytes_per_token", Some(token)),
             ("delivered_memory_ratio", Some(0.55)),
@@ -290,6 +308,18 @@ fn definition_rows() -> Vec<Vec<Cell>> {
         plain("utilisation_ratio", "ratio", "higher", "Busy engine time over the span."),
         ratio("hit_tokens_ratio", "prompt tokens of all requests"),
         plain("usd_total", "USD", "lower", "Price of all accelerators over the span."),
+        plain("kv_capacity_tokens", "tokens", "higher", "Context tokens that fit."),
+        plain("duration_s", "s", "lower", "First arrival to last token."),
+        plain("output_tokens", "tokens", "neither", "Tokens generated."),
+        plain("usd_prompts", "USD", "lower", "Part of the cost that falls on prompts."),
+        plain("usd_outputs", "USD", "lower", "Part of the cost that falls on output."),
+        plain("usd_idle", "USD", "lower", "Part of the cost that falls on idle time."),
+        plain("revenue_usd", "USD", "higher", "What the tokens are sold for."),
+        plain("revenue_usd_per_mtok_output", "USD/Mtok", "higher", "Revenue per million output tokens."),
+        plain("markup_ratio", "ratio", "higher", "Profit over cost."),
+        plain("gross_margin_ratio", "ratio", "higher", "Profit over revenue."),
+        plain("goodput_requests_per_s", "requests/s", "higher", "Requests served as promised."),
+        plain("goodput_ratio", "ratio", "higher", "Their share of all requests."),
         plain("usd_per_mtok_total", "USD/Mtok", "lower", "Price per million tokens read or written."),
         plain("usd_per_mtok_input", "USD/Mtok", "lower", "Price per million prompt tokens."),
         plain("usd_per_mtok_output", "USD/Mtok", "lower", "Price per million output tokens."),
@@ -383,6 +413,8 @@ fn request_rows(scenarios: &[Scenario<'_>]) -> Vec<Vec<Cell>> {
                 Some(ns(4)),
                 Some(12.5),
                 s.5.map(|price| price / 100.0),
+                Some(0.004),
+                Some("best effort"),
             ]);
         }
     }
@@ -625,12 +657,20 @@ fn write_provenance(folder: &Path, scenarios: &[Scenario<'_>]) {
         machines.push(row![machine, "scale_up_bytes_per_s", 450e9, "bytes/s", "data sheet, page 2", "published"]);
         machines.push(row![machine, "peak_bf16", 989e12, "flops/s", "data sheet, page 2", "published"]);
         tiers.push(row![machine, "hbm", 141_000_000_000u64, bandwidth, "data sheet, page 2", certainty]);
-        prices.push(row!["neocloud", machine, price, Some(1730.0), "price list of 2026-04", certainty]);
+        for (book, price) in [("neocloud", price), ("own", price.map(|price| price * 0.6))] {
+            let none = None::<f64>;
+            let list = "price list of 2026-04";
+            let title = "Owning at a neocloud";
+            let date = "2026-04-03";
+            prices
+                .push(row![book, title, date, machine, price, Some(1730.0), none, none, none, none, list, certainty,]);
+        }
     }
     write(folder, "machines", &machines);
     write(folder, "tiers", &tiers);
     write(folder, "prices", &prices);
     write_curves(folder);
+    hierarchy::write_all(folder);
 }
 
 fn write_curves(folder: &Path) {

@@ -102,3 +102,48 @@ fn a_run_keeps_the_curve() {
     let last = pick(&found, &["policy", "capacity_blocks", "hits", "evictions"]);
     assert!(last.contains(&"lru 182790 105710 0".to_owned()) && last.contains(&"min 182790 105710 0".to_owned()));
 }
+
+/// Lives end as often as blocks leave, and reads are hits.
+#[test]
+fn lives_gaps_and_desks_are_shown() {
+    let found = rows(&["--show", "blocks", "--policy", "lru", "--blocks", "10k", "--format", "csv"]);
+    let lives = pick(&found, &["left_ns", "reads"]);
+    assert_eq!(lives.iter().filter(|life| !life.starts_with(' ')).count(), 217_579);
+    let reads: u64 = lives.iter().map(|life| life.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum();
+    assert_eq!(reads, 60_921);
+    let gaps = rows(&["--show", "gaps", "--format", "csv"]);
+    let near = pick(&gaps, &["distance_blocks"]).iter().filter(|gap| gap.parse::<u64>().unwrap() < 10_000).count();
+    assert_eq!((gaps.len() - 1, near), (105_710, 60_921));
+    let desk = rows(&["--show", "desk", "--instances", "2", "--blocks", "10k", "--format", "csv"]);
+    assert_eq!(pick(&desk, &["class"]), ["working", "reference", "duplicate", "archive", "dead"]);
+    let all: f64 = pick(&desk, &["time_ratio"]).iter().map(|part| part.parse::<f64>().unwrap()).sum();
+    assert!((all - 1.0).abs() < 1e-9, "{all}");
+}
+
+/// Blocks pushed out of HBM come back over the link of the host, at the machine's own rates.
+#[test]
+fn tiers_have_a_verdict() {
+    let asked = ["--tiers", "vllm-offload", "--blocks", "1k,100k", "--model", "llama-3.1-8b", "--machine", "h100"];
+    let found = rows(&[&asked[..], &["--show", "tiers", "--format", "csv"]].concat());
+    assert_eq!(pick(&found, &["tier", "verdict", "way_bytes_per_s"]), ["dram pays 55040000000.0"]);
+    let slow = ["--way", "dram=1MB/s,1ms", "--fetch", "always", "--show", "tiers", "--format", "csv"];
+    let found = rows(&[&asked[..], &slow].concat());
+    assert_eq!(pick(&found, &["verdict"]), ["does not pay because bytes take longer than computing them"]);
+    let store = quickstart().store.to_string_lossy().into_owned();
+    let text = succeed(&["query", &store, "fetch-or-recompute", "--format", "csv"]);
+    assert!(text.lines().count() > 8 && text.contains("host DDR5"), "{text}");
+}
+
+/// Recorded attention as pages for a cache.
+#[test]
+fn recorded_pages_are_replayed() {
+    let store = quickstart().store.to_string_lossy().into_owned();
+    let text = succeed(&["cache", &store, "--pages", "90%", "--policy", "lru,min", "--format", "csv"]);
+    let found: Vec<Vec<String>> = text.lines().map(|line| line.split(',').map(str::to_owned).collect()).collect();
+    for row in pick(&found, &["block_hit_ratio", "bound_ratio"]) {
+        let ratios: Vec<f64> = row.split(' ').map(|ratio| ratio.parse().unwrap()).collect();
+        assert!(ratios[0] <= ratios[1], "{row}");
+    }
+    let text = succeed(&["query", &store, "near-attention", "--format", "csv"]);
+    assert!(text.lines().count() > 30, "{text}");
+}

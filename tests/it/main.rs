@@ -8,12 +8,15 @@
 mod bad_input;
 mod browser;
 mod caches;
+mod chrome;
 mod command_line;
 mod cost;
 mod duckdb;
+mod fabric;
 mod fuzz;
 mod laws;
 mod limits;
+mod money;
 mod policies;
 mod quickstart;
 mod readme;

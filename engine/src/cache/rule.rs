@@ -133,15 +133,24 @@ impl Rule {
         self.kind.name == super::lru::KIND.name && self.text() == self.kind.name
     }
 
+    /// Refuses a trace that lacks what the policy needs.
+    ///
+    /// # Errors
+    /// A policy that needs sessions on a trace that names none.
+    pub fn admits(&self, trace: &Trace<'_>) -> Result<()> {
+        if self.kind.needs_sessions && !trace.has_sessions() {
+            return Err(Error::run(format!("`{}` needs to know the session of each request", self.text()))
+                .hint("the trace names no sessions; `lru` needs none"));
+        }
+        Ok(())
+    }
+
     /// Replays a trace with so many blocks; `each` sees every use.
     ///
     /// # Errors
     /// A policy that needs sessions on a trace that names none.
     pub fn replay(&self, trace: &Trace<'_>, capacity: usize, each: Each<'_>) -> Result<Counts> {
-        if self.kind.needs_sessions && !trace.has_sessions() {
-            return Err(Error::run(format!("`{}` needs to know the session of each request", self.text()))
-                .hint("the trace names no sessions; `lru` needs none"));
-        }
+        self.admits(trace)?;
         let setting = Setting { capacity, unit_tokens: trace.unit_tokens() };
         Ok((self.kind.replay)(&self.values, trace, setting, each))
     }

@@ -31,6 +31,12 @@ pub static CACHE_TIERS: Table = Table {
         known("drops", U64, "blocks", "Blocks that went without need for their room."),
         known("resident_blocks", U64, "blocks", "Blocks there at the end."),
         known("peak_blocks", U64, "blocks", "Most blocks there at any time."),
+        known(
+            "never_read_blocks",
+            U64,
+            "blocks",
+            "Blocks written here and not used from here before they left, or the trace ended.",
+        ),
         known("misses", U64, "", "Uses of blocks that no tier served, the same in each row."),
     ],
 };
@@ -175,6 +181,7 @@ pub fn cache_tiers(workload: &str, name: &str, hierarchy: &Hierarchy, counts: &H
             found.drops.into(),
             found.resident.into(),
             found.peak.into(),
+            found.never_read.into(),
             counts.misses.into(),
         ]
     };

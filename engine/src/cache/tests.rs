@@ -1,6 +1,10 @@
 //! Policies against their references and their laws, on random prefix trees and on real traces.
 
+mod asset;
+mod fetch;
 mod laws;
+mod life;
+mod pages;
 mod real;
 mod reference;
 mod tiered;

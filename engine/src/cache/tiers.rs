@@ -102,6 +102,23 @@ pub struct TierCounts {
     pub resident: u64,
     /// Most blocks there at any time.
     pub peak: u64,
+    /// Blocks written here and not used from here before they left, or the trace ended.
+    pub never_read: u64,
+}
+
+impl TierCounts {
+    /// Adds what happened in a tier of the same kind elsewhere.
+    pub fn add(&mut self, other: &Self) {
+        self.hits += other.hits;
+        self.skipped += other.skipped;
+        self.writes += other.writes;
+        self.refused += other.refused;
+        self.evictions += other.evictions;
+        self.drops += other.drops;
+        self.resident += other.resident;
+        self.peak += other.peak;
+        self.never_read += other.never_read;
+    }
 }
 
 /// What a replay of a hierarchy counted.
@@ -115,6 +132,8 @@ pub struct HierarchyCounts {
     pub leading_hits: u64,
     /// By tier.
     pub tiers: Vec<TierCounts>,
+    /// Copies at the end beyond the first of each block.
+    pub copies: u64,
 }
 
 /// A replay at work.
@@ -124,16 +143,31 @@ struct State<'a> {
     counts: HierarchyCounts,
     /// Uses, or the decaying frequency with the period in which it was last counted.
     frequencies: Vec<(u32, i64)>,
+    /// By tier and block, whether it was written there and not used from there since.
+    unread: Vec<Vec<bool>>,
     now: i64,
 }
+
+/// What is asked before each request's blocks are used: the request, for each of its blocks the nearest tier that holds
+/// it, and whether it may be fetched from there, which may be changed.
+pub type Ask<'a> = &'a mut dyn FnMut(&Request<'_>, &[Option<usize>], &mut [bool]);
 
 /// Replays a trace on a hierarchy.
 ///
 /// # Errors
 /// No tier, a policy that knows the future, or one that needs sessions on a trace that names none.
 pub fn replay(hierarchy: &Hierarchy, trace: &Trace<'_>) -> Result<HierarchyCounts> {
+    replay_asking(hierarchy, trace, &mut |_, _, _| {})
+}
+
+/// As [`replay`]; `ask` sees where each request's blocks are, and may refuse to fetch them. What is refused counts as
+/// skipped.
+///
+/// # Errors
+/// Those of [`replay`].
+pub fn replay_asking(hierarchy: &Hierarchy, trace: &Trace<'_>, ask: Ask<'_>) -> Result<HierarchyCounts> {
     let mut state = State::new(hierarchy, trace)?;
-    let (mut found, mut dropped) = (Vec::new(), Vec::new());
+    let (mut nearest, mut found, mut dropped) = (Vec::new(), Vec::new(), Vec::new());
     for request in trace.requests() {
         state.now = request.time_ns;
         for tier in 0..state.caches.len() {
@@ -143,16 +177,22 @@ pub fn replay(hierarchy: &Hierarchy, trace: &Trace<'_>) -> Result<HierarchyCount
                 state.left(tier, block);
             }
         }
-        state.look_up(&request, &mut found);
+        state.look_up(&request, &mut nearest, &mut found);
+        ask(&request, &nearest, &mut found);
         let mut is_leading = true;
         for (&block, &is_fetched) in request.blocks.iter().zip(&found) {
             is_leading &= state.touch(block, is_fetched);
             state.counts.leading_hits += u64::from(is_leading);
         }
     }
-    for (counts, cache) in state.counts.tiers.iter_mut().zip(&state.caches) {
+    let ends = state.caches.iter().zip(&state.unread);
+    for (counts, (cache, unread)) in state.counts.tiers.iter_mut().zip(ends) {
         counts.resident = cache.len() as u64;
+        counts.never_read += unread.iter().filter(|is_unread| **is_unread).count() as u64;
     }
+    let resident: u64 = state.counts.tiers.iter().map(|tier| tier.resident).sum();
+    let held = (0..trace.distinct() as u32).filter(|&block| state.nearest(block).is_some()).count() as u64;
+    state.counts.copies = resident - held;
     Ok(state.counts)
 }
 
@@ -181,6 +221,7 @@ impl<'a> State<'a> {
                 ..HierarchyCounts::default()
             },
             frequencies: vec![(0, 0); trace.distinct()],
+            unread: vec![vec![false; trace.distinct()]; rules.tiers.len()],
             now: 0,
         })
     }
@@ -189,9 +230,11 @@ impl<'a> State<'a> {
         self.caches.iter().position(|cache| cache.holds(block))
     }
 
-    /// For each block of a request, whether the run that it is in is long enough to be fetched.
-    fn look_up(&self, request: &Request<'_>, found: &mut Vec<bool>) {
-        let nearest: Vec<Option<usize>> = request.blocks.iter().map(|&block| self.nearest(block)).collect();
+    /// For each block of a request, the nearest tier that holds it, and whether the run that it is in is long enough to be
+    /// fetched.
+    fn look_up(&self, request: &Request<'_>, nearest: &mut Vec<Option<usize>>, found: &mut Vec<bool>) {
+        nearest.clear();
+        nearest.extend(request.blocks.iter().map(|&block| self.nearest(block)));
         found.clear();
         for run in nearest.chunk_by(|a, b| a == b) {
             let least = run.first().copied().flatten().map_or(0, |tier| self.rules.tiers[tier].fetch_blocks);
@@ -228,6 +271,7 @@ impl<'a> State<'a> {
         let is_hit = match nearest {
             Some(tier) if tier == 0 || is_fetched => {
                 self.counts.tiers[tier].hits += 1;
+                self.unread[tier][block as usize] = false;
                 true
             }
             Some(tier) => {
@@ -245,6 +289,8 @@ impl<'a> State<'a> {
                 match self.rules.inclusion {
                     Inclusion::Exclusive => {
                         self.caches[tier].remove(block);
+                        let is_unread = std::mem::take(&mut self.unread[tier][block as usize]);
+                        self.counts.tiers[tier].never_read += u64::from(is_unread);
                     }
                     Inclusion::Inclusive if is_hit => {
                         self.caches[tier].touch(block);
@@ -267,7 +313,9 @@ impl<'a> State<'a> {
     fn put(&mut self, tier: usize, block: u32) {
         let met = self.caches[tier].touch(block);
         let counts = &mut self.counts.tiers[tier];
-        counts.writes += u64::from(matches!(met, Met::Miss | Met::Eviction(_)));
+        let is_written = matches!(met, Met::Miss | Met::Eviction(_));
+        counts.writes += u64::from(is_written);
+        self.unread[tier][block as usize] |= is_written;
         counts.peak = counts.peak.max(self.caches[tier].len() as u64);
         match met {
             Met::Eviction(victim) => {
@@ -294,6 +342,8 @@ impl<'a> State<'a> {
 
     /// A block has left a tier.
     fn left(&mut self, tier: usize, block: u32) {
+        let is_unread = std::mem::take(&mut self.unread[tier][block as usize]);
+        self.counts.tiers[tier].never_read += u64::from(is_unread);
         let next = tier + 1;
         if next >= self.caches.len() || self.rules.write == Write::Through {
             return;

@@ -49,6 +49,16 @@ impl Sessions {
         Self { numbers, is_last }
     }
 
+    /// The session of a request, by its index; 0 for one beyond the last.
+    pub fn of(&self, request: usize) -> u32 {
+        self.numbers.get(request).copied().unwrap_or(0)
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u32 {
+        self.numbers.iter().max().map_or(0, |most| most.saturating_add(1))
+    }
+
     /// Reads the sessions of a workload's requests from rows of the canonical `requests` table. A request without one is
     /// its own; `None` if no request has one.
     ///

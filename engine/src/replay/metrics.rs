@@ -1,8 +1,10 @@
 //! Named figures and their definitions.
 
-use super::{Found, Scenario};
+use super::{Found, Scenario, promise};
 use crate::cost::{Batch, Plan, price};
-use crate::economics::{cost_usd, energy_j, usd_per_mtok};
+use crate::economics::{
+    MEMORY_LIFE_YEARS, cost_usd, energy_j, gross_margin_ratio, markup_ratio, memory_rent_usd, usd_per_mtok,
+};
 use crate::machine::Sourced;
 use crate::model::Certainty;
 use crate::serving::quantile::{of_sorted, of_tokens};
@@ -82,6 +84,19 @@ definitions! {
     "usd_per_mtok_output", "USD/Mtok", "lower", "price over the duration"/"output tokens", "The same dollars, all of them, per million output tokens; not to be added to the figure for input.";
     "usd_per_mtok_total_saturated", "USD/Mtok", "lower", "price over the time that the requests ask for"/"prompt and output tokens", "What a token would cost if requests came just as fast as they can be served: price over the offered load times the time in which the requests come, with the prefix hits of this replay.";
     "usd_per_mtok_output_saturated", "USD/Mtok", "lower", "price over the time that the requests ask for"/"output tokens", "The same per million output tokens.";
+    "usd_per_mtok_cached", "USD/Mtok", "lower", "rent of the memory that cached blocks take"/"prompt tokens found in the cache", "Price of memory of the price book, over 4 years, for the bytes that are cached and held by no request, over time, per million prompt tokens found there; it is in the price of the accelerators and not to be added to it.";
+    "usd_prompts", "USD", "lower", ""/"", "Part of usd_total: steps of the engines, shared by the tokens that they compute, for prompt tokens.";
+    "usd_outputs", "USD", "lower", ""/"", "Part of usd_total: the same for output tokens.";
+    "usd_idle", "USD", "lower", ""/"", "Part of usd_total: the time in which an instance had no step. The three parts sum to usd_total.";
+    "revenue_usd", "USD", "higher", ""/"", "What the tokens of finished requests are sold for under the dearest promise of the tariff that the replay kept; unknown without a tariff or a kept promise.";
+    "revenue_usd_per_mtok_output", "USD/Mtok", "higher", "revenue, prompts included"/"output tokens", "Revenue per million output tokens.";
+    "markup_ratio", "ratio", "higher", "revenue less cost"/"cost", "Profit over cost, at the trace's load. Not the gross margin.";
+    "gross_margin_ratio", "ratio", "higher", "revenue less cost"/"revenue", "Profit over revenue, at the trace's load. Not the markup.";
+    "markup_saturated_ratio", "ratio", "higher", "revenue less cost at full load"/"cost at full load", "The same markup if requests came just as fast as they can be served and the promise were still kept.";
+    "gross_margin_saturated_ratio", "ratio", "higher", "revenue less cost at full load"/"revenue", "The same margin if requests came just as fast as they can be served and the promise were still kept.";
+    "profit_usd_per_accelerator_hour", "USD/h", "higher", "revenue less cost"/"accelerators and duration", "What an accelerator earns in an hour beyond its price.";
+    "goodput_requests_per_s", "requests/s", "higher", "requests served as promised"/"duration", "Requests whose own first token and mean gap were within the limits of the promise that the tokens are sold under; all finished ones where that has no limits.";
+    "goodput_ratio", "ratio", "higher", "requests served as promised"/"requests", "Their share of all requests.";
     "energy_j_per_output_token", "J", "lower", "all-in power over the duration"/"output tokens", "All-in provisioned power times duration per output token.";
     "kv_capacity_bytes", "bytes", "higher", ""/"", "KV that fits beside weights and reserve, all instances.";
     "kv_capacity_tokens", "tokens", "higher", "KV capacity"/"growing bytes per token", "Context tokens that fit, all instances, windows not counted.";
@@ -160,6 +175,7 @@ pub(super) fn of_scenario(scenario: &Scenario, found: &Found, workload: &Workloa
     latencies(found, &mut put);
     shares(scenario, found, prompts, outputs, &mut put);
     money(scenario, found, (prompts, outputs), &mut put);
+    sales(scenario, found, workload, &mut put);
     capacity(scenario, found, workload, &mut put);
     figures
 }
@@ -234,10 +250,67 @@ fn money(scenario: &Scenario, found: &Found, (prompts, outputs): (u64, u64), put
     let saturated = |tokens: u64| usd_per_mtok(usd_asked?, tokens);
     put("usd_per_mtok_total_saturated", saturated(prompts + outputs), certainty(price));
     put("usd_per_mtok_output_saturated", saturated(outputs), certainty(price));
+    split(scenario, found, usd, certainty(price), put);
     let power = &found.price.w_per_accelerator;
     let joules = power.as_ref().map(|power| energy_j(power.value, scenario.accelerators(), duration));
     let per_token = joules.filter(|_| outputs > 0).map(|joules| joules / outputs as f64);
     put("energy_j_per_output_token", per_token, certainty(power));
+}
+
+/// The dollars of the duration, split: steps are shared by the tokens that they compute, and the rest is idle.
+fn split(scenario: &Scenario, found: &Found, usd: Option<f64>, certainty: Certainty, put: &mut Put<'_>) {
+    let (mut prompts, mut outputs) = (0.0, 0.0);
+    for stretch in &found.outcome.stretches {
+        let (computed, decoded) = (stretch.prefill_tokens as f64, (stretch.decode_requests * stretch.steps) as f64);
+        let share = if computed + decoded > 0.0 { computed / (computed + decoded) } else { 0.0 };
+        prompts += stretch.total_ns as f64 * share;
+        outputs += stretch.total_ns as f64 * (1.0 - share);
+    }
+    let all = found.duration_ns as f64 * f64::from(scenario.parallel.instances);
+    let part = |ns: f64| usd.filter(|_| all > 0.0).map(|usd| usd * ns / all);
+    put("usd_prompts", part(prompts), certainty);
+    put("usd_outputs", part(outputs), certainty);
+    put("usd_idle", usd.map(|usd| usd - part(prompts).unwrap_or(0.0) - part(outputs).unwrap_or(0.0)), certainty);
+    // Blocks that wait in memory for the next request with the same beginning.
+    let waiting = |stretch: &crate::serving::Stretch| stretch.resident_bytes.saturating_sub(stretch.held_bytes) as f64;
+    let byte_ns: f64 = found.outcome.stretches.iter().map(|stretch| waiting(stretch) * stretch.total_ns as f64).sum();
+    let hits: u64 = found.outcome.served.iter().map(|served| u64::from(served.hit_tokens)).sum();
+    let rent = scenario.prices.hbm_usd_per_gb.as_ref();
+    let rent = rent.map(|price| memory_rent_usd(price.value, MEMORY_LIFE_YEARS, byte_ns));
+    put("usd_per_mtok_cached", rent.and_then(|usd| usd_per_mtok(usd, hits)), Certainty::Assumed);
+}
+
+/// What the tokens are sold for, and what is left of it.
+fn sales(scenario: &Scenario, found: &Found, workload: &Workload, put: &mut Put<'_>) {
+    let kept = scenario.tariff.as_ref().map_or(Vec::new(), |tariff| promise::kept(tariff, found, workload));
+    let sold = promise::sold(&kept);
+    let mut certainty =
+        found.plan.certainty.min(sold.map_or(Certainty::Assumed, |sold| promise::certainty(sold.promise)));
+    let revenue = sold.map(|sold| sold.revenue_usd);
+    let outputs = promise::sold_tokens(&found.outcome, workload).output;
+    put("revenue_usd", revenue, certainty);
+    put("revenue_usd_per_mtok_output", revenue.and_then(|usd| usd_per_mtok(usd, outputs)), certainty);
+    let good = sold.map(|sold| sold.good_requests as f64);
+    let seconds = found.duration_ns as f64 / 1e9;
+    put("goodput_requests_per_s", good.filter(|_| seconds > 0.0).map(|good| good / seconds), certainty);
+    put("goodput_ratio", good.filter(|_| !workload.is_empty()).map(|good| good / workload.len() as f64), certainty);
+    let price = found.price.usd_per_accelerator_hour.as_ref();
+    certainty = certainty.min(price.map_or(Certainty::Assumed, |price| price.certainty));
+    let cost_of = |ns: f64| price.map(|price| cost_usd(price.value, scenario.accelerators(), ns));
+    let cost = cost_of(found.duration_ns as f64);
+    let asked = found.offered_load.and_then(|load| cost_of(load * found.span_ns as f64));
+    for (markup, margin, cost) in [
+        ("markup_ratio", "gross_margin_ratio", cost),
+        ("markup_saturated_ratio", "gross_margin_saturated_ratio", asked),
+    ] {
+        let both = revenue.zip(cost);
+        put(markup, both.filter(|(_, cost)| *cost > 0.0).map(|(revenue, cost)| markup_ratio(revenue, cost)), certainty);
+        let sold = both.filter(|(revenue, _)| *revenue > 0.0);
+        put(margin, sold.map(|(revenue, cost)| gross_margin_ratio(revenue, cost)), certainty);
+    }
+    let hours = f64::from(scenario.accelerators()) * seconds / 3600.0;
+    let profit = revenue.zip(cost).filter(|_| hours > 0.0).map(|(revenue, cost)| (revenue - cost) / hours);
+    put("profit_usd_per_accelerator_hour", profit, certainty);
 }
 
 fn capacity(scenario: &Scenario, found: &Found, workload: &Workload, put: &mut Put<'_>) {
@@ -318,7 +391,7 @@ fn prefill_ns(plan: &Plan, scenario: &Scenario, workload: &Workload, outcome: &O
         scored += if plan.drops_of(prompt) { f64::from(prompt) } else { 0.0 };
         for (group, planned) in plan.groups.iter().enumerate() {
             let cap = planned.group.keep.total;
-            pairs[group] += crate::serving::pairs(found, prompt, cap);
+            pairs[group] += crate::cost::pairs(found, prompt, cap);
             let mut done = found;
             while done < prompt {
                 let next = done.saturating_add(chunk).min(prompt);

@@ -8,12 +8,16 @@ use arrow::array::{
 use arrow::datatypes::{Float64Type, UInt32Type};
 
 use super::metrics::{self, DEFINITIONS, Figure};
+use super::promise::{self, mean_gap_ns};
 use super::usage::Bucket;
-use super::{Found, Mode, Scenario, Source, demand, usage};
+use super::{Found, Mode, Scenario, Source, Toll, balance, demand, usage};
+use crate::economics::{Tokens, revenue_usd};
 use crate::error::Result;
-use crate::machine::parameters;
+use crate::machine::{Sourced, parameters};
 use crate::model::Certainty;
 use crate::policy::Budget;
+use crate::prices::PriceBook;
+use crate::schema::balance::{PROMISES, VALIDATION};
 use crate::schema::result::{
     ATTENTION_ERROR, DEMAND, KEPT_OVERLAP, KEPT_PAGES, LINK_USAGE, MACHINES, METRIC_DEFS, METRICS, MODELS, PRICES,
     QUANTILES, REQUEST_COSTS, SCENARIOS, STEP_COSTS, TIER_USAGE, TIERS,
@@ -21,7 +25,7 @@ use crate::schema::result::{
 use crate::schema::{Cell, Table, batch_of_rows};
 use crate::serving::quantile::{GRID, of_sorted, of_tokens};
 use crate::serving::{Fate, Served, Stretch};
-use crate::workload::prefix_counts;
+use crate::workload::{Workload, prefix_counts};
 
 /// Everything that a run found.
 #[derive(Debug)]
@@ -38,6 +42,31 @@ pub struct Run<'a> {
     pub errors: &'a [RecordBatch],
     /// Rows of `kept_pages` and of `kept_overlap`, a pair of batches per policy and recording.
     pub organisation: &'a [[RecordBatch; 2]],
+    /// What [`super::variations`] wants replayed beside the scenarios.
+    pub variations: &'a [Scenario],
+    /// What each came to, in the same order.
+    pub tolls: &'a [Result<Toll>],
+    /// Every price book, to compare owning with renting.
+    pub books: &'a [PriceBook],
+    /// How far what is shipped is from measurements.
+    pub validation: &'a [Shipped],
+}
+
+/// A part of what ships, held against measurements.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Shipped {
+    /// `kernels` or `serving`.
+    pub kind: String,
+    /// The surface or the model.
+    pub subject: String,
+    /// Measurements that it was held against.
+    pub rows: u64,
+    /// Half of the estimates are off by less.
+    pub median_error_ratio: f64,
+    /// Nine of ten are off by less.
+    pub p90_error_ratio: Option<f64>,
+    /// Whose measurements they are.
+    pub source: String,
 }
 
 /// All result tables of a run, each with its batches.
@@ -62,7 +91,7 @@ pub fn tables(run: &Run<'_>) -> Result<Vec<(&'static Table, Vec<RecordBatch>)>> 
         usage().map(|((at, scenario, found), buckets)| tier_usage(*at, scenario, found, buckets)).collect();
     let link_rows: Result<_> =
         usage().map(|((at, scenario, found), buckets)| link_usage(*at, scenario, found, buckets)).collect();
-    Ok(vec![
+    let mut tables = vec![
         (&SCENARIOS, vec![scenarios(run)?]),
         (&DEMAND, demands(run, &done)?),
         (&ATTENTION_ERROR, run.errors.to_vec()),
@@ -78,8 +107,12 @@ pub fn tables(run: &Run<'_>) -> Result<Vec<(&'static Table, Vec<RecordBatch>)>> 
         (&MODELS, vec![models(&done)?]),
         (&MACHINES, vec![machines(&done)?]),
         (&TIERS, vec![tiers(&done)?]),
-        (&PRICES, vec![prices(&done)?]),
-    ])
+        (&PRICES, vec![prices(run, &done)?]),
+        (&PROMISES, each(promises)?),
+        (&VALIDATION, vec![validation(run)?]),
+    ];
+    tables.extend(balance::tables(run)?);
+    Ok(tables)
 }
 
 fn scenarios(run: &Run<'_>) -> Result<RecordBatch> {
@@ -107,6 +140,7 @@ fn scenarios(run: &Run<'_>) -> Result<RecordBatch> {
                 scenario.parallel.instances.into(),
                 scenario.dtype.name().into(),
                 scenario.prices.name.clone().into(),
+                scenario.tariff.as_ref().map(|tariff| tariff.name.clone()).into(),
                 (if ok.is_some() { "ok" } else { "failed" }).into(),
                 found.as_ref().err().map(ToString::to_string).into(),
                 ok.and_then(|found| found.offered_load).into(),
@@ -196,11 +230,7 @@ fn request_costs(at: u32, scenario: &Scenario, found: &Found, source: &Source) -
     let times = |of: &dyn Fn(usize, &Served) -> Option<i64>| -> ArrayRef {
         Arc::new(rows.iter().map(|(at, row)| of(*at, row)).collect::<Int64Array>())
     };
-    let mean = |at: usize, row: &Served| {
-        let gaps = i64::from(workload.output[at]) - 1;
-        (gaps > 0).then_some(())?;
-        Some((row.e2e_ns? - row.ttft_ns?) / gaps)
-    };
+    let mean = |at: usize, row: &Served| mean_gap_ns(row, workload.output[at]);
     // A request's share of an instance's time costs what all accelerators of the instance cost in that time.
     let tensor = f64::from(scenario.parallel.tensor);
     let per_ns = |rate: Option<f64>, ns: f64| -> ArrayRef {
@@ -238,8 +268,87 @@ fn request_costs(at: u32, scenario: &Scenario, found: &Found, source: &Source) -
         times(&|_, row| finished(row).then_some(row.machine_ns.round() as i64)),
         per_ns(power, 1e9),
         per_ns(price, 3.6e12),
+        revenues(scenario, found, &workload),
+        own_promises(scenario, found, &workload),
     ];
     Ok(RecordBatch::try_new(REQUEST_COSTS.arrow(), columns)?)
+}
+
+/// What each finished request's tokens are sold for under the promise that the scenario keeps.
+fn revenues(scenario: &Scenario, found: &Found, workload: &Workload) -> ArrayRef {
+    let kept = scenario.tariff.as_ref().map_or(Vec::new(), |tariff| promise::kept(tariff, found, workload));
+    let sold = promise::sold(&kept).map(|kept| kept.promise);
+    let revenue = |(at, row): (usize, &Served)| {
+        let promise = sold.filter(|_| row.fate == Fate::Finished)?;
+        let cached = row.hit_tokens.min(workload.prompt[at]);
+        let tokens = Tokens {
+            input: u64::from(workload.prompt[at] - cached),
+            cached: u64::from(cached),
+            output: u64::from(workload.output[at]),
+        };
+        let [input, cached, output] =
+            [&promise.usd_per_mtok_input, &promise.usd_per_mtok_cached, &promise.usd_per_mtok_output];
+        Some(revenue_usd(tokens, input.value, cached.value, output.value))
+    };
+    Arc::new(found.outcome.served.iter().enumerate().map(revenue).collect::<Float64Array>())
+}
+
+/// The dearest promise that each request was itself served by.
+fn own_promises(scenario: &Scenario, found: &Found, workload: &Workload) -> ArrayRef {
+    let mut promises: Vec<_> = scenario.tariff.iter().flat_map(|tariff| &tariff.promises).collect();
+    promises.sort_by(|a, b| b.usd_per_mtok_output.value.total_cmp(&a.usd_per_mtok_output.value));
+    let own = |(at, row): (usize, &Served)| {
+        let kept = promises.iter().find(|promise| promise::is_good(promise, row, workload.output[at]));
+        kept.map(|promise| promise.name.as_str())
+    };
+    Arc::new(found.outcome.served.iter().enumerate().map(own).collect::<StringArray>())
+}
+
+fn promises(at: u32, scenario: &Scenario, found: &Found, source: &Source) -> Result<RecordBatch> {
+    let mut rows: Vec<Vec<Cell>> = Vec::new();
+    if let Some(tariff) = &scenario.tariff {
+        let kept = promise::kept(tariff, found, &source.workload);
+        let sold = promise::sold(&kept).map(|sold| sold.promise.name.as_str());
+        for (position, kept) in kept.iter().enumerate() {
+            let promise = kept.promise;
+            let limit = |limit: &Option<Sourced>| limit.as_ref().map(|limit| limit.value.round() as i64);
+            rows.push(vec![
+                at.into(),
+                tariff.name.clone().into(),
+                (position as u16).into(),
+                promise.name.clone().into(),
+                limit(&promise.ttft_ns).into(),
+                limit(&promise.itl_ns).into(),
+                promise.kept_ratio.into(),
+                kept.ttft_ratio.into(),
+                kept.itl_ratio.into(),
+                kept.is_kept.into(),
+                (sold == Some(promise.name.as_str())).into(),
+                kept.good_requests.into(),
+                promise.usd_per_mtok_input.value.into(),
+                promise.usd_per_mtok_cached.value.into(),
+                promise.usd_per_mtok_output.value.into(),
+                kept.revenue_usd.into(),
+                promise::certainty(promise).min(found.plan.certainty).name().into(),
+                promise.usd_per_mtok_output.source.clone().into(),
+            ]);
+        }
+    }
+    batch_of_rows(&PROMISES, &rows)
+}
+
+fn validation(run: &Run<'_>) -> Result<RecordBatch> {
+    let row = |shipped: &Shipped| {
+        vec![
+            shipped.kind.clone().into(),
+            shipped.subject.clone().into(),
+            shipped.rows.into(),
+            shipped.median_error_ratio.into(),
+            shipped.p90_error_ratio.into(),
+            shipped.source.clone().into(),
+        ]
+    };
+    batch_of_rows(&VALIDATION, &run.validation.iter().map(row).collect::<Vec<_>>())
 }
 
 fn quantiles(at: u32, found: &Found) -> Result<RecordBatch> {
@@ -493,7 +602,7 @@ fn tiers(done: &[(u32, &Scenario, &Found)]) -> Result<RecordBatch> {
     let mut rows: Vec<Vec<Cell>> = Vec::new();
     for (_, scenario, _) in done {
         let machine = &scenario.machine;
-        let mut put = |tier: &str, bytes: &crate::machine::Sourced, rate: &crate::machine::Sourced| {
+        let mut put = |tier: &str, bytes: &Sourced, rate: &Sourced| {
             rows.push(vec![
                 machine.name.clone().into(),
                 tier.into(),
@@ -512,22 +621,43 @@ fn tiers(done: &[(u32, &Scenario, &Found)]) -> Result<RecordBatch> {
     batch_of_rows(&TIERS, &rows)
 }
 
-fn prices(done: &[(u32, &Scenario, &Found)]) -> Result<RecordBatch> {
+fn prices(run: &Run<'_>, done: &[(u32, &Scenario, &Found)]) -> Result<RecordBatch> {
     let mut rows: Vec<Vec<Cell>> = Vec::new();
-    for (_, scenario, found) in done {
-        let (usd, watts) = (&found.price.usd_per_accelerator_hour, &found.price.w_per_accelerator);
+    let mut put = |scenario: &Scenario, book: &PriceBook| {
+        let price = super::price(scenario, book);
+        let (usd, watts) = (&price.usd_per_accelerator_hour, &price.w_per_accelerator);
         let known: Vec<_> = [usd, watts].into_iter().flatten().collect();
         let source = known.first().map_or("not disclosed", |sourced| sourced.source.as_str());
         let certainty = known.iter().map(|sourced| sourced.certainty).min().unwrap_or(Certainty::Assumed);
+        let owning = price.owning.as_ref();
         rows.push(vec![
-            scenario.prices.name.clone().into(),
+            book.name.clone().into(),
+            book.title.clone().into(),
+            book.date.clone().into(),
             scenario.machine.name.clone().into(),
             usd.as_ref().map(|sourced| sourced.value).into(),
             watts.as_ref().map(|sourced| sourced.value).into(),
+            owning.map(|owning| owning.capex_usd.value).into(),
+            owning.map(|owning| owning.life_years.value).into(),
+            owning.map(|owning| owning.pue.value).into(),
+            owning.map(|owning| owning.usd_per_kwh.value).into(),
             source.into(),
             certainty.name().into(),
         ]);
+    };
+    for (_, scenario, _) in done {
+        put(scenario, &scenario.prices);
     }
-    distinct(&mut rows, 2);
+    for (_, scenario, _) in done {
+        run.books.iter().for_each(|book| put(scenario, book));
+    }
+    // A book and a machine stand in columns 0 and 3.
+    let mut seen: Vec<String> = Vec::new();
+    rows.retain(|row| {
+        let key = format!("{:?} {:?}", row[0], row[3]);
+        let is_new = !seen.contains(&key);
+        seen.extend(is_new.then_some(key));
+        is_new
+    });
     batch_of_rows(&PRICES, &rows)
 }

@@ -25,6 +25,7 @@ pub static SCENARIOS: Table = Table {
         known("instances", U32, "", "Copies of the model."),
         known("weight_dtype", Text, "", "Number format of the weights."),
         known("prices", Text, "", "The price book."),
+        maybe("tariff", Text, "", "The book of token prices; null where nothing is sold."),
         known("status", Text, "", "ok or failed."),
         maybe("error", Text, "", "Why it failed."),
         maybe("offered_load_ratio", F64, "ratio", "Busy time that the requests ask for, divided by the trace's span."),
@@ -313,6 +314,18 @@ pub static REQUEST_COSTS: Table = Table {
         ),
         maybe("energy_j", F64, "J", "All-in power times its share of machine time."),
         maybe("cost_usd", F64, "USD", "Price of the instance's accelerators times its share of machine time."),
+        maybe(
+            "revenue_usd",
+            F64,
+            "USD",
+            "What its tokens are sold for under the promise that the scenario keeps; null without a tariff or a kept promise.",
+        ),
+        maybe(
+            "promise",
+            Text,
+            "",
+            "The dearest promise of the tariff that its own first token and mean gap were within; null if none.",
+        ),
     ],
 };
 
@@ -506,13 +519,19 @@ pub static TIERS: Table = Table {
 /// Prices as resolved.
 pub static PRICES: Table = Table {
     name: "prices",
-    doc: "what an accelerator of a machine costs under a price book",
+    doc: "what an accelerator of a machine costs under a price book: that of a scenario, or another one to compare with",
     scope: Scope::Run,
     columns: &[
         known("prices", Text, "", "The price book."),
+        known("title", Text, "", "What kind of price it holds."),
+        known("price_date", Text, "", "Day on which it was read."),
         known("machine", Text, "", "The machine."),
         maybe("usd_per_accelerator_hour", F64, "USD/h", "Price of one accelerator for one hour."),
         maybe("w_per_accelerator", F64, "W", "All-in provisioned power of one accelerator."),
+        maybe("capex_usd", F64, "USD", "Capital for one accelerator, where the price follows from owning it."),
+        maybe("life_years", F64, "years", "Years over which it is written off."),
+        maybe("pue", F64, "", "Power of the facility over that of what stands in it."),
+        maybe("usd_per_kwh", F64, "USD/kWh", "Price of electricity."),
         known("source", Text, "", "Where it comes from."),
         known("certainty", Text, "", "How well it is known."),
     ],

@@ -124,7 +124,7 @@ fn price_batch(plan: &Plan, steps: &[CapturedStep], start_ns: i64) -> Stretch {
         for (at, group) in plan.groups.iter().enumerate() {
             let keep = group.group.keep;
             if step.is_prefill {
-                pairs[at] += super::pairs(before, step.context, keep.total);
+                pairs[at] += crate::cost::pairs(before, step.context, keep.total);
                 read[at] += u64::from(
                     keep.total.map_or(step.context, |cap| step.context.min(cap.saturating_add(step.new_tokens))),
                 );

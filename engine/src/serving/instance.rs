@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use super::lockstep::{Event, Lockstep, Member};
 use super::memory::Memory;
 use super::{Fate, Outcome, Rules, Stretch};
-use crate::cost::{BLOCK_TOKENS, Batch, Plan, StepCost, price};
+use crate::cost::{BLOCK_TOKENS, Batch, Plan, StepCost, pairs, price};
 use crate::workload::{LONGEST_NS, Workload};
 
 /// A request while the instance knows it.
@@ -541,19 +541,6 @@ impl Instance<'_> {
         }
         self.peaks.push((self.outcome.stretches.len(), longest));
         self.outcome.stretches.push(stretch);
-    }
-}
-
-/// Query-context pairs of computing tokens `from + 1 ..= to`, each attending to itself and what is before it, at most `cap`.
-pub(crate) fn pairs(from: u32, to: u32, cap: Option<u32>) -> f64 {
-    let triangle = |tokens: u32| f64::from(tokens) * (f64::from(tokens) + 1.0) / 2.0;
-    match cap {
-        None => triangle(to) - triangle(from),
-        Some(cap) => {
-            let rising =
-                |tokens: u32| triangle(tokens.min(cap)) + f64::from(tokens.saturating_sub(cap)) * f64::from(cap);
-            rising(to) - rising(from)
-        }
     }
 }
 

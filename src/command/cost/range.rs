@@ -10,7 +10,7 @@ const MOST: usize = 10_000;
 ///
 /// # Errors
 /// What is no number or range, a range that runs backwards or never ends, more numbers than anybody reads.
-pub(super) fn numbers(what: &str, text: &str) -> Result<Vec<u32>> {
+pub(in crate::command) fn numbers(what: &str, text: &str) -> Result<Vec<u32>> {
     let mut found: Vec<u32> = Vec::new();
     for part in text.split(',').map(str::trim) {
         let numbers = range(part).map_err(|error| error.context(format!("`--{what} {text}`")))?;

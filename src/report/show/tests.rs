@@ -40,3 +40,17 @@ fn a_change_beyond_a_hundredth_is_a_factor() {
     assert_eq!(change(0.0001), "±0%");
     assert_eq!(change(11.3), "12.3×");
 }
+
+#[test]
+fn a_difference_has_its_sign_before_everything() {
+    for (value, unit, expected) in [
+        (-3.2, "signed_usd", "\u{2212}$3.20"),
+        (3.2, "signed_usd", "+$3.20"),
+        (0.0, "signed_j", "0 J"),
+        (-1500.0, "signed_ns", "\u{2212}1.5 µs"),
+        (-0.25, "USD", "\u{2212}$0.250"),
+        (2.75, "times", "2.75×"),
+    ] {
+        assert_eq!(figure(value, unit), expected, "{value} {unit}");
+    }
+}

@@ -1,0 +1,370 @@
+//! Hierarchies and fabrics at the same dollars per hour: which one serves more of the traffic for the money, and why.
+//!
+//! *Hierarchies.* An instance with the machine's memory alone is set against instances with host memory, and with host memory
+//! and flash, whose sizes are tried in steps of two. Each costs its accelerators and its memories; the same money buys fewer
+//! of the dearer ones. What an instance takes for a request is the prefill of what it does not find (fetched where that is
+//! faster, [`crate::cache::fetch`]) and its decoding, which is the same for all and is taken from the replay: step time
+//! shared by tokens. Waiting for a fetch keeps a request back and not the instance. Requests per hour at full load are
+//! compared, at several arrival rates, since faster arrivals queue on the way to the memories.
+//!
+//! *Fabrics.* Accelerators of the machine, joined by each fabric and paid with it, decode together. For each number of
+//! requests in flight every tensor parallelism that fits is tried; experts are spread over all accelerators. A step takes
+//! what the cost engine says without collectives, and the fabric's awaited traffic on the best placement. Tokens per second
+//! for the money are compared.
+//!
+//! Money for memory is its price over an assumed life; both are assumptions of this module and stand in the rows.
+
+use arrow::array::RecordBatch;
+
+use super::hierarchy::{below, by_instance, near_blocks};
+use super::{Found, Scenario};
+use crate::cache::fetch::{self, Decide, Terms};
+use crate::cache::tiers::{Frequency, Hierarchy, Inclusion, Write};
+use crate::cache::way::{Reach, reaches};
+use crate::cost::{Batch, Parallel, plan, price};
+use crate::error::{Error, Result};
+use crate::fabric::Fabric;
+use crate::fabric::place::Layout;
+use crate::fabric::step::{Placements, Style, placements};
+use crate::fabric::topology::network;
+use crate::fabric::traffic::{self, Step, Wire, traffic};
+use crate::model::Model;
+use crate::policy::shape;
+use crate::schema::hierarchy::EQUAL_COST;
+use crate::schema::{Cell, batch_of_rows};
+use crate::workload::Workload;
+
+/// Hours of the life over which memory is paid: four years. Assumed.
+const LIFE_HOURS: f64 = 4.0 * 8_760.0;
+
+/// Dollars per GB of host memory: DDR5 RDIMM, first quarter of 2026 (Counterpoint in the press: 14 to 16).
+const HOST_USD_PER_GB: f64 = 15.0;
+
+/// Dollars per GB of flash: consumer drives, first half of 2026 (press: 125 to 240 a TB; enterprise drives cost more).
+const FLASH_USD_PER_GB: f64 = 0.2;
+
+/// Sizes of host memory that are tried, as multiples of the KV memory of an instance.
+const HOST_SIZES: [f64; 5] = [1.0, 2.0, 4.0, 8.0, 16.0];
+
+/// Sizes of flash beside it.
+const FLASH_SIZES: [f64; 3] = [16.0, 64.0, 256.0];
+
+/// Arrival rates that are tried, as multiples of the scenario's.
+const RATES: [f64; 4] = [0.25, 1.0, 4.0, 16.0];
+
+/// Requests in flight that are tried on fabrics.
+const IN_FLIGHT: [u32; 5] = [64, 256, 1024, 4096, 16_384];
+
+/// One way to spend the money.
+#[derive(Debug, Clone, PartialEq)]
+struct Choice {
+    kind: &'static str,
+    traffic: String,
+    level: f64,
+    option: String,
+    sizes: String,
+    /// Dollars per hour of an instance or accelerator with what belongs to it.
+    unit_usd: f64,
+    /// Requests or tokens per hour of a dollar per hour.
+    per_usd: f64,
+    /// Mean time to the end of the prefill, or of a step, ns.
+    latency_ns: f64,
+    /// What decides, as parts of 1: for hierarchies tokens found, time saved, money added; for fabrics the network's part of a
+    /// step, the compute's, money added.
+    parts: [f64; 3],
+}
+
+/// What the scenario that is compared is made of.
+#[derive(Debug, Clone, Copy)]
+pub struct Subject<'a> {
+    /// Its number.
+    pub number: u32,
+    /// The scenario.
+    pub scenario: &'a Scenario,
+    /// What it came to.
+    pub found: &'a Found,
+    /// Its requests.
+    pub workload: &'a Workload,
+    /// The fabrics that are compared.
+    pub fabrics: &'a [Fabric],
+}
+
+/// The rows of [`EQUAL_COST`].
+///
+/// # Errors
+/// A scenario without a price.
+pub fn table(subject: &Subject<'_>) -> Result<RecordBatch> {
+    let Subject { scenario, found, .. } = subject;
+    let price = found.price.usd_per_accelerator_hour.as_ref().map(|price| price.value).filter(|usd| *usd > 0.0);
+    let usd = price.ok_or_else(|| {
+        Error::run(format!("`{}` has no price in the book `{}`", scenario.machine.preset, scenario.prices.name))
+            .hint("take another price book; see `kvtoll list prices`")
+    })?;
+    let mut choices = hierarchies(subject, usd)?;
+    choices.extend(fabrics(subject, usd)?);
+    let budget = usd * f64::from(scenario.accelerators());
+    let mut rows: Vec<Vec<Cell>> = Vec::new();
+    for alike in choices.chunk_by(|a, b| a.kind == b.kind && a.traffic == b.traffic) {
+        let best = alike.iter().fold(0.0_f64, |best, choice| best.max(choice.per_usd));
+        let winner = alike.iter().position(|choice| choice.per_usd >= best);
+        for (at, choice) in alike.iter().enumerate() {
+            let is_best = winner == Some(at);
+            rows.push(row(subject.number, choice, (budget, best, is_best), alike));
+        }
+    }
+    batch_of_rows(&EQUAL_COST, &rows)
+}
+
+fn row(number: u32, choice: &Choice, (budget, best, is_best): (f64, f64, bool), alike: &[Choice]) -> Vec<Cell> {
+    let units = budget / choice.unit_usd;
+    vec![
+        number.into(),
+        choice.kind.into(),
+        choice.traffic.as_str().into(),
+        choice.level.into(),
+        choice.option.as_str().into(),
+        choice.sizes.as_str().into(),
+        budget.into(),
+        choice.unit_usd.into(),
+        units.into(),
+        (choice.per_usd * budget).into(),
+        (if best > 0.0 { Some(choice.per_usd / best) } else { None }).into(),
+        (choice.latency_ns.round() as i64).into(),
+        is_best.into(),
+        why(choice, is_best, alike).into(),
+        "assumed".into(),
+    ]
+}
+
+/// What decides, in a sentence.
+fn why(choice: &Choice, is_best: bool, alike: &[Choice]) -> String {
+    let percent = |part: f64| format!("{:.1}%", part * 100.0);
+    let [first, second, third] = choice.parts;
+    if choice.kind == "hierarchy" {
+        if third == 0.0 {
+            let dearer = alike.iter().any(|other| other.parts[1] > 0.0);
+            return match (is_best, dearer) {
+                (true, true) => format!("finds {} of the tokens; more memory saves less than it costs", percent(first)),
+                (true, false) => format!("finds {} of the tokens; more memory saves nothing", percent(first)),
+                (false, _) => format!("finds only {} of the tokens", percent(first)),
+            };
+        }
+        let verdict = if is_best { "worth it" } else { "not the best use of the money" };
+        return format!(
+            "finds {} of the tokens and saves {} of the machine time for {} more money: {verdict}",
+            percent(first),
+            percent(second),
+            percent(third)
+        );
+    }
+    format!(
+        "links take {} of a step and computing {}; the links add {} to the price",
+        percent(first),
+        percent(second),
+        percent(third)
+    )
+}
+
+/// Machine time of an instance for decoding a request, ns: stretches shared by the tokens of their steps.
+fn decode_ns(found: &Found, requests: usize) -> f64 {
+    let of = |stretch: &crate::serving::Stretch| {
+        let (decoded, filled) = (stretch.decode_requests as f64 * stretch.steps as f64, stretch.prefill_tokens as f64);
+        let share = if decoded > 0.0 { decoded / (decoded + filled) } else { 0.0 };
+        stretch.total_ns as f64 * share
+    };
+    found.outcome.stretches.iter().map(of).sum::<f64>() / requests.max(1) as f64
+}
+
+fn hierarchies(subject: &Subject<'_>, usd: f64) -> Result<Vec<Choice>> {
+    let Subject { scenario, found, workload, .. } = *subject;
+    if workload.units.is_empty() || found.plan.growing_bytes() == 0 || scenario.mode != super::Mode::Open {
+        return Ok(Vec::new());
+    }
+    let reached = reaches(&scenario.machine, found.plan.tensor);
+    let memory = found.plan.capacity_bytes as f64;
+    let gb = |bytes: f64, usd_per_gb: f64| bytes / 1e9 * usd_per_gb / LIFE_HOURS;
+    let own = usd * found.plan.tensor;
+    let decode = decode_ns(found, workload.len());
+    let mut choices = Vec::new();
+    for rate in RATES {
+        let faster = workload.at_rate(scenario.rate * rate)?;
+        let alone = served(subject, &faster, &[])?;
+        let base = (decode + alone.prefill_ns / faster.len() as f64, &alone);
+        let frame = (rate, decode, base.0);
+        choices.push(of_memory(frame, "machine's memory alone", String::new(), (own, own), &alone, &faster));
+        let best_of = |option: &str, tried: Vec<Choice>| {
+            let best = tried.into_iter().reduce(|best, next| if next.per_usd > best.per_usd { next } else { best });
+            best.map(|choice| Choice { option: option.to_owned(), ..choice })
+        };
+        let Some(host) = reached.first() else { continue };
+        let mut with_host = Vec::new();
+        for size in HOST_SIZES {
+            let tiers = [sized(host, size * memory)];
+            let cost = own + gb(size * memory, HOST_USD_PER_GB);
+            let text = format!("{:.0} GB host", size * memory / 1e9);
+            with_host.push(of_memory(frame, "", text, (cost, own), &served(subject, &faster, &tiers)?, &faster));
+        }
+        choices.extend(best_of("plus host memory", with_host));
+        let Some(flash) = reached.get(1) else { continue };
+        let mut with_flash = Vec::new();
+        for size in FLASH_SIZES {
+            let tiers = [sized(host, memory), sized(flash, size * memory)];
+            let cost = own + gb(memory, HOST_USD_PER_GB) + gb(size * memory, FLASH_USD_PER_GB);
+            let text = format!("{:.0} GB host, {:.0} GB flash", memory / 1e9, size * memory / 1e9);
+            with_flash.push(of_memory(frame, "", text, (cost, own), &served(subject, &faster, &tiers)?, &faster));
+        }
+        choices.extend(best_of("plus host memory and flash", with_flash));
+    }
+    Ok(choices)
+}
+
+fn sized(reach: &Reach, bytes: f64) -> Reach {
+    Reach { capacity_bytes: Some(bytes), ..reach.clone() }
+}
+
+/// The requests of all instances on the near cache with these tiers below it.
+fn served(subject: &Subject<'_>, workload: &Workload, tiers: &[Reach]) -> Result<fetch::Found> {
+    let Subject { scenario, found, .. } = *subject;
+    let mut hierarchy = Hierarchy {
+        tiers: vec![super::hierarchy::near(near_blocks(found, workload).min(workload.distinct_units as usize))?],
+        inclusion: Inclusion::Inclusive,
+        write: Write::Through,
+        frequency: Frequency::Uses,
+    };
+    for reach in tiers {
+        hierarchy.tiers.extend(below(found, workload, reach)?.tiers.into_iter().skip(1));
+    }
+    let ways: Vec<_> = tiers.iter().map(|reach| reach.way.clone()).collect();
+    let terms =
+        Terms { plan: &found.plan, ways: &ways, decide: Decide::BreakEven, chunk_tokens: scenario.rules.step_tokens };
+    by_instance(workload, scenario, &hierarchy, terms)
+}
+
+fn of_memory(
+    (rate, decode, base): (f64, f64, f64),
+    option: &str,
+    sizes: String,
+    (unit_usd, own): (f64, f64),
+    found: &fetch::Found,
+    workload: &Workload,
+) -> Choice {
+    let requests = workload.len().max(1) as f64;
+    let machine = decode + found.prefill_ns / requests;
+    let prompts: f64 = workload.prompt.iter().map(|tokens| f64::from(*tokens)).sum();
+    Choice {
+        kind: "hierarchy",
+        traffic: format!("arrivals x{rate}"),
+        level: rate,
+        option: option.to_owned(),
+        sizes,
+        unit_usd,
+        per_usd: 3.6e12 / machine / unit_usd,
+        latency_ns: (found.prefill_ns + found.fetch_ns) / requests,
+        parts: [found.found_tokens as f64 / prompts.max(1.0), 1.0 - machine / base, unit_usd / own - 1.0],
+    }
+}
+
+fn fabrics(subject: &Subject<'_>, usd: f64) -> Result<Vec<Choice>> {
+    let Subject { workload, scenario, .. } = *subject;
+    let mean = |tokens: &[u32]| tokens.iter().map(|t| f64::from(*t)).sum::<f64>() / tokens.len().max(1) as f64;
+    let context = (mean(&workload.prompt) + mean(&workload.output) / 2.0).round().max(1.0) as u32;
+    let mut choices = Vec::new();
+    for in_flight in IN_FLIGHT {
+        for fabric in subject.fabrics {
+            let Some(links) = fabric.usd_per_accelerator_hour() else { continue };
+            let mut best: Option<Choice> = None;
+            let mut tensor = 1;
+            while tensor <= fabric.accelerators {
+                if let Some(next) = on_fabric(scenario, fabric, (tensor, in_flight, context), (usd, links))? {
+                    best = match best {
+                        Some(best) if best.per_usd >= next.per_usd => Some(best),
+                        _ => Some(next),
+                    };
+                }
+                tensor *= 2;
+            }
+            choices.extend(best);
+        }
+    }
+    Ok(choices)
+}
+
+/// A model whose copies each hold their part of the experts that are spread over all accelerators.
+fn spread(model: &Model, tensor: u32, accelerators: u32) -> Model {
+    let mut part = model.clone();
+    for group in &mut part.groups {
+        let experts = u64::from(group.ffn.experts) * u64::from(tensor);
+        group.ffn.experts = experts.div_ceil(u64::from(accelerators)) as u32;
+    }
+    part
+}
+
+/// Decoding on a fabric with this tensor parallelism; `None` where it does not fit.
+fn on_fabric(
+    scenario: &Scenario,
+    fabric: &Fabric,
+    (tensor, in_flight, context): (u32, u32, u32),
+    (usd, links): (f64, f64),
+) -> Result<Option<Choice>> {
+    let model = &scenario.model;
+    let has_experts = model.groups.iter().any(|group| group.ffn.experts > 0);
+    let data = fabric.accelerators / tensor;
+    if tensor * data != fabric.accelerators || in_flight < data {
+        return Ok(None);
+    }
+    let layout = Layout { tensor, data, pipeline: 1, expert: if has_experts { fabric.accelerators } else { 1 } };
+    let mut machine = scenario.machine.clone();
+    machine.accelerator.scale_up_domain = fabric.accelerators;
+    machine.ffn_pool = None;
+    let batch = u64::from(in_flight / data);
+    let own = if has_experts { spread(model, tensor, fabric.accelerators) } else { model.clone() };
+    let of_own = shape(&scenario.policy, &own)?;
+    let Ok(mut plan) = plan(&own, &of_own, &machine, scenario.dtype, Parallel { tensor, instances: 1 }) else {
+        return Ok(None);
+    };
+    if plan.footprint(context, context, true).saturating_mul(batch) > plan.capacity_bytes {
+        return Ok(None);
+    }
+    // Each accelerator reads those of its experts that any token of any copy picks.
+    for (part, group) in plan.linear.iter_mut().zip(&model.groups).filter(|(_, group)| group.ffn.experts > 0) {
+        (part.experts, part.active_experts) = (f64::from(group.ffn.experts), f64::from(group.ffn.active_experts));
+        let mine = part.touched(f64::from(in_flight)) / f64::from(data);
+        part.expert_bytes *= mine / part.touched(batch as f64).max(f64::MIN_POSITIVE);
+    }
+    let kept: Vec<u64> = plan.lane_keeps().map(|(_, keep)| batch * u64::from(keep.tokens(context, context))).collect();
+    let none = vec![0; plan.groups.len()];
+    let cost = price(
+        &plan,
+        &Batch {
+            decode_requests: batch,
+            kept_tokens: &kept,
+            prefill_tokens: 0,
+            prefill_rows: 0,
+            prefill_pairs: &vec![0.0; plan.groups.len()],
+            prefill_context: &none,
+            scored_tokens: 0,
+        },
+    );
+    let compute = cost.total() - cost.collective;
+    let Placements { best, .. } = network_of(fabric, &layout, model, batch)?;
+    let step = compute + best.awaited_ns();
+    let unit_usd = usd + links;
+    Ok(Some(Choice {
+        kind: "fabric",
+        traffic: format!("{in_flight} requests in flight"),
+        level: f64::from(in_flight),
+        option: fabric.title.clone(),
+        sizes: format!("tensor parallelism of {tensor}"),
+        unit_usd,
+        per_usd: batch as f64 * f64::from(data) / step * 3.6e12 / (unit_usd * f64::from(fabric.accelerators)),
+        latency_ns: step,
+        parts: [best.awaited_ns() / step, compute / step, links / usd],
+    }))
+}
+
+fn network_of(fabric: &Fabric, layout: &Layout, model: &Model, batch: u64) -> Result<Placements> {
+    let terms = traffic::Terms { wire: Wire::Bf16, coalesce: 64.0 };
+    let step =
+        Step { batch: batch as f64, prefill_tokens: 0.0, kv_bytes_per_token: 0.0, replicas: 0.0, terms: [terms; 6] };
+    Ok(placements(&network(fabric)?, layout, Style::Adapted, &traffic(model, layout, &step)?))
+}

@@ -1,0 +1,149 @@
+//! Which promises a replay kept, and what its tokens are sold for.
+//!
+//! A promise holds for a share of all requests (first token) and of all tokens (gap), both exact. Whether a single request
+//! was served as promised goes by its first token and its mean gap, as goodput is counted in the industry.
+
+use super::Found;
+use crate::economics::{Tokens, revenue_usd};
+use crate::model::Certainty;
+use crate::serving::{Fate, Outcome, Served};
+use crate::tariff::{Promise, Tariff};
+use crate::workload::Workload;
+
+/// What became of a promise.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Kept<'a> {
+    /// The promise.
+    pub promise: &'a Promise,
+    /// Share of requests whose first token came in time; `None` without requests.
+    pub ttft_ratio: Option<f64>,
+    /// Share of tokens that came in time; `None` without such tokens.
+    pub itl_ratio: Option<f64>,
+    /// Whether both shares suffice.
+    pub is_kept: bool,
+    /// Finished requests that were themselves served in time.
+    pub good_requests: u64,
+    /// What the tokens of all finished requests come to, US dollars.
+    pub revenue_usd: f64,
+}
+
+/// Tokens of the finished requests by what is paid for them.
+pub(super) fn sold_tokens(outcome: &Outcome, workload: &Workload) -> Tokens {
+    let mut tokens = Tokens::default();
+    for (at, served) in outcome.served.iter().enumerate().filter(|(_, served)| served.fate == Fate::Finished) {
+        let cached = served.hit_tokens.min(workload.prompt[at]);
+        tokens.cached += u64::from(cached);
+        tokens.input += u64::from(workload.prompt[at] - cached);
+        tokens.output += u64::from(workload.output[at]);
+    }
+    tokens
+}
+
+/// Mean gap between the tokens of a request; `None` with fewer than two.
+pub(super) fn mean_gap_ns(served: &Served, output: u32) -> Option<i64> {
+    let gaps = i64::from(output) - 1;
+    (gaps > 0).then_some(())?;
+    Some((served.e2e_ns? - served.ttft_ns?) / gaps)
+}
+
+/// Whether a request was itself served as promised.
+pub(super) fn is_good(promise: &Promise, served: &Served, output: u32) -> bool {
+    let within = |limit: &Option<crate::machine::Sourced>, felt: Option<i64>| {
+        limit.as_ref().is_none_or(|limit| felt.is_some_and(|felt| felt as f64 <= limit.value))
+    };
+    let gap = mean_gap_ns(served, output);
+    // One token has no gap that could be too long.
+    served.fate == Fate::Finished
+        && within(&promise.ttft_ns, served.ttft_ns)
+        && (gap.is_none() || within(&promise.itl_ns, gap))
+}
+
+/// What became of each promise of a tariff, in its order.
+pub(super) fn kept<'a>(tariff: &'a Tariff, found: &Found, workload: &Workload) -> Vec<Kept<'a>> {
+    let outcome = &found.outcome;
+    let tokens = sold_tokens(outcome, workload);
+    let each = |promise: &'a Promise| {
+        let ttft_ratio = share_of_requests(outcome, promise.ttft_ns.as_ref().map(|limit| limit.value));
+        let itl_ratio = share_of_tokens(outcome, promise.itl_ns.as_ref().map(|limit| limit.value));
+        // Without a token after the first there is no gap to be late; without a request nothing was promised to anybody.
+        let is_kept = ttft_ratio.is_some_and(|share| share >= promise.kept_ratio)
+            && itl_ratio.is_none_or(|share| share >= promise.kept_ratio);
+        let good =
+            outcome.served.iter().zip(&workload.output).filter(|(served, output)| is_good(promise, served, **output));
+        let [input, cached, output] =
+            [&promise.usd_per_mtok_input, &promise.usd_per_mtok_cached, &promise.usd_per_mtok_output];
+        Kept {
+            promise,
+            ttft_ratio,
+            itl_ratio,
+            is_kept,
+            good_requests: good.count() as u64,
+            revenue_usd: revenue_usd(tokens, input.value, cached.value, output.value),
+        }
+    };
+    tariff.promises.iter().map(each).collect()
+}
+
+/// The dearest promise that was kept; the first of equals.
+pub(super) fn sold<'a, 'b>(kept: &'b [Kept<'a>]) -> Option<&'b Kept<'a>> {
+    let usd = |kept: &Kept<'_>| kept.promise.usd_per_mtok_output.value;
+    kept.iter().filter(|kept| kept.is_kept).fold(None, |best: Option<&Kept<'_>>, kept| {
+        if best.is_none_or(|best| usd(kept) > usd(best)) { Some(kept) } else { best }
+    })
+}
+
+/// The least certain number of a promise.
+pub(super) fn certainty(promise: &Promise) -> Certainty {
+    let limits = [&promise.ttft_ns, &promise.itl_ns].into_iter().flatten();
+    let prices = [&promise.usd_per_mtok_input, &promise.usd_per_mtok_cached, &promise.usd_per_mtok_output];
+    limits.chain(prices).map(|known| known.certainty).min().unwrap_or(Certainty::Assumed)
+}
+
+/// Share of the requests with a prompt whose first token came within the limit.
+fn share_of_requests(outcome: &Outcome, limit_ns: Option<f64>) -> Option<f64> {
+    let mut counts = [0_u64; 2];
+    for served in outcome.served.iter().filter(|served| matches!(served.fate, Fate::Finished | Fate::TooLarge)) {
+        let in_time = served.ttft_ns.is_some_and(|felt| limit_ns.is_none_or(|limit| felt as f64 <= limit));
+        counts[usize::from(in_time && served.fate == Fate::Finished)] += 1;
+    }
+    let [late, good] = counts;
+    (late + good > 0).then(|| good as f64 / (late + good) as f64)
+}
+
+/// Share of the tokens, but each request's first, that came within the limit of the one before. Step times of a stretch are
+/// an arithmetic progression, rounded to nanoseconds as everywhere.
+fn share_of_tokens(outcome: &Outcome, limit_ns: Option<f64>) -> Option<f64> {
+    let limit = limit_ns.unwrap_or(f64::INFINITY);
+    let (mut good, mut all) = (0_u64, 0_u64);
+    let mut count = |gap: i64| {
+        all += 1;
+        good += u64::from(gap as f64 <= limit);
+    };
+    if let Some(gaps) = &outcome.all_gaps {
+        gaps.iter().copied().for_each(&mut count);
+        return (all > 0).then(|| good as f64 / all as f64);
+    }
+    outcome.long_gaps.iter().copied().for_each(&mut count);
+    for stretch in outcome.stretches.iter().filter(|stretch| stretch.decode_requests > 0) {
+        let slope =
+            if stretch.steps > 1 { (stretch.last_ns - stretch.first_ns) / (stretch.steps - 1) as f64 } else { 0.0 };
+        let is_good = |step: u64| (stretch.first_ns + slope * step as f64).round() <= limit;
+        // Good steps stand together at one end.
+        let steps = if is_good(0) == is_good(stretch.steps - 1) {
+            if is_good(0) { stretch.steps } else { 0 }
+        } else {
+            let (mut low, mut high) = (0, stretch.steps - 1);
+            while high - low > 1 {
+                let middle = low + (high - low) / 2;
+                if is_good(middle) == is_good(0) { low = middle } else { high = middle }
+            }
+            if is_good(0) { high } else { stretch.steps - high }
+        };
+        good += steps * stretch.decode_requests;
+        all += stretch.steps * stretch.decode_requests;
+    }
+    (all > 0).then(|| good as f64 / all as f64)
+}
+
+#[cfg(test)]
+mod tests;

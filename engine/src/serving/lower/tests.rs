@@ -1,0 +1,72 @@
+use super::*;
+use crate::policy::Keep;
+use crate::test_kit::toy_plan;
+
+fn tiers(decide: Decide, rates: &[(f64, f64)]) -> Tiers {
+    let tier = |&(bytes_per_ns, latency_ns): &(f64, f64)| Tier {
+        way: Way { name: "tier".to_owned(), bytes_per_ns, latency_ns },
+        capacity_bytes: Some(64.0),
+    };
+    Tiers { tiers: rates.iter().map(tier).collect(), decide }
+}
+
+/// Units of 16 tokens and bytes; four of them fit.
+#[test]
+fn what_was_computed_comes_back_as_far_as_it_pays() {
+    let plan = toy_plan(&[Keep::ALL], 1 << 20);
+    let units = [0, 1, 2, 3, 4];
+    let prompt = |leading: usize| Prompt { units: &units, leading, tokens: 100, chunk_tokens: 64 };
+    let rules = tiers(Decide::BreakEven, &[(1.0, 5.0)]);
+    let mut lower = Lower::new(&rules, 5, 16, 16);
+    assert_eq!(lower.look(&plan, &prompt(0)), Fetched::default(), "nothing is there yet");
+    units[..4].iter().for_each(|&unit| lower.write(unit));
+    // Four units of 16 bytes at a byte per ns, and the latency.
+    assert_eq!(lower.look(&plan, &prompt(0)), Fetched { units: 4, ns: 69.0, bytes: 64.0 });
+    assert_eq!(lower.look(&plan, &prompt(1)), Fetched { units: 3, ns: 53.0, bytes: 48.0 });
+    // The next request of the step waits for the first.
+    lower.fetch(&prompt(0), Fetched { units: 4, ns: 69.0, bytes: 64.0 });
+    assert_eq!(lower.look(&plan, &prompt(0)).ns, 138.0);
+    lower.next_step();
+    assert_eq!(lower.look(&plan, &prompt(0)).ns, 69.0);
+    // A fifth unit pushes the oldest out, and then nothing follows without a gap.
+    lower.write(4);
+    assert_eq!(lower.look(&plan, &prompt(0)).units, 0);
+    assert_eq!(lower.look(&plan, &prompt(1)).units, 4);
+}
+
+#[test]
+fn a_slow_way_is_taken_only_if_it_must_be() {
+    let plan = toy_plan(&[Keep::ALL], 1 << 20);
+    let units = [0, 1];
+    let prompt = Prompt { units: &units, leading: 0, tokens: 33, chunk_tokens: 64 };
+    for (decide, wanted) in [(Decide::BreakEven, 0), (Decide::Always, 2)] {
+        let rules = tiers(decide, &[(1e-9, 0.0)]);
+        let mut lower = Lower::new(&rules, 2, 16, 16);
+        units.iter().for_each(|&unit| lower.write(unit));
+        assert_eq!(lower.look(&plan, &prompt).units, wanted);
+    }
+}
+
+#[test]
+fn placements_are_typed() {
+    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../presets/machine/h100.toml")).unwrap();
+    let machine = crate::machine::parse(&text, "h100.toml").unwrap();
+    let found = parse("tier(hbm, dram=1TB, nvme; fetch=always, evict=lru)", &machine, 2.0).unwrap();
+    assert_eq!(found.decide, Decide::Always);
+    assert_eq!(found.tiers.iter().map(|tier| tier.capacity_bytes).collect::<Vec<_>>(), [Some(1e12), None]);
+    // Two links of PCIe Gen5 x16 of which 86% are reached; two drives.
+    assert!((found.tiers[0].way.bytes_per_ns - 2.0 * 64.0 * 0.86).abs() < 1e-9);
+    assert!((found.tiers[1].way.bytes_per_ns - 28.0).abs() < 1e-9);
+    for (text, part) in [
+        ("tier(dram)", "the first memory is `hbm`"),
+        ("tier(hbm)", "at least one memory"),
+        ("tiers(hbm,dram)", "expected a placement"),
+        ("tier(hbm,dram,nvme,tape)", "found `tape` as number 3"),
+        ("tier(hbm,dram; evict=arc)", "not modelled"),
+        ("tier(hbm,dram=1XB)", "expected"),
+    ] {
+        let error = parse(text, &machine, 1.0).unwrap_err();
+        let said = format!("{error} {}", error.advice().unwrap_or_default());
+        assert!(said.contains(part), "{text}: {said}");
+    }
+}
