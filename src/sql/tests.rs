@@ -25,7 +25,7 @@ fn fixture() -> (tempfile::TempDir, Session) {
 /// The columns of the last ORDER BY of a query.
 fn order(sql: &str) -> Vec<String> {
     let (_, keys) = sql.rsplit_once("ORDER BY ").unwrap();
-    keys.split(',').map(|key| key.split_whitespace().next().unwrap().to_owned()).collect()
+    keys.split(',').map(|key| key.split_whitespace().next().unwrap().trim_matches('"').to_owned()).collect()
 }
 
 #[test]
