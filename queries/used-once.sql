@@ -1,4 +1,4 @@
--- How many KV blocks would be stored and never read again?
+-- How many KV blocks does only one request use, so that a cache stores them for nothing?
 -- column source_id: The source.
 -- column path: The path as given on the command line.
 -- column distinct_blocks: Different blocks of all prompts.
