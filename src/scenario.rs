@@ -196,14 +196,16 @@ impl Spec {
             })
         };
         let model = load_model(&needed("model", &self.model)?)?;
-        let policy = Stack::parse(self.policy.as_deref().unwrap_or("full"))?;
+        let (policy, placement) = placed(self.policy.as_deref().unwrap_or("full"))?;
+        let policy = Stack::parse(&policy)?;
         let machine = load_machine(&needed("machine", &self.machine)?)?;
         let published = model.weights;
         let tensor = number("tensor_parallel", self.tensor_parallel.unwrap_or(1))?;
         let (prefill, instances) = self.pools(&machine, tensor)?;
         let name = self.name.clone().unwrap_or_else(|| {
             let split = self.split.as_ref().map_or(String::new(), |split| format!(", {split}"));
-            format!("{} on {}{split}", policy.name(), machine.name)
+            let placed = placement.as_ref().map_or(String::new(), |placement| format!("+{placement}"));
+            format!("{}{placed} on {}{split}", policy.name(), machine.name)
         });
         Ok(Scenario {
             name,
@@ -219,6 +221,7 @@ impl Spec {
             rate: rate(self.rate.as_deref().unwrap_or("x1"))?,
             parallel: Parallel { tensor, instances },
             prefill,
+            placement,
             dtype: self.weights.as_deref().map_or(Ok(published), dtype)?,
             prices: load_prices(self.prices.as_deref().unwrap_or("hyperscaler"))?,
             tariff: self.tariff.as_deref().map(load_tariff).transpose()?,
@@ -308,6 +311,25 @@ fn number(name: &str, value: u32) -> Result<u32> {
         return Err(Error::usage(format!("expected `{name}` from 1 to {MOST}, found {value}")));
     }
     Ok(value)
+}
+
+/// A stack without its placement, such as `tier(hbm,dram)`, and the placement: serving carries that out.
+fn placed(text: &str) -> Result<(String, Option<String>)> {
+    let mut depth = 0_i32;
+    let parts = text.split(|letter: char| {
+        depth += i32::from(letter == '(') - i32::from(letter == ')');
+        letter == '+' && depth == 0
+    });
+    let is_placement = |part: &&str| part.trim().starts_with("tier(");
+    let (placements, stages): (Vec<&str>, Vec<&str>) = parts.partition(is_placement);
+    if placements.len() > 1 {
+        return Err(Error::usage(format!(
+            "expected one placement `tier(...)`, found {} in `{text}`",
+            placements.len()
+        )));
+    }
+    let stack = if stages.is_empty() { "full".to_owned() } else { stages.join("+") };
+    Ok((stack, placements.first().map(|placement| placement.trim().to_owned())))
 }
 
 fn routing(name: &str) -> Result<Routing> {

@@ -419,11 +419,12 @@ fn run_id(
         let Scenario { name, is_baseline, model, machine, mode, rules, rate, parallel, dtype, prices, tariff, .. } =
             scenario;
         let (routing, kv_blocks, prefill) = (scenario.routing, scenario.kv_blocks, &scenario.prefill);
+        let placement = &scenario.placement;
         let (workload, policy) = (&sources[scenario.workload].workload.name, scenario.policy.name());
         // The stack goes in by its canonical name: its stages hold addresses of functions.
         hash.update(format!("{name:?} {is_baseline} {workload:?} {model:?} {policy} {machine:?} {mode:?} "));
         hash.update(format!(
-            "{rules:?} {routing:?} {kv_blocks:?} {prefill:?} {rate:?} {parallel:?} {dtype:?} {prices:?} {tariff:?}\n"
+            "{rules:?} {routing:?} {kv_blocks:?} {prefill:?} {placement:?} {rate:?} {parallel:?} {dtype:?} {prices:?} {tariff:?}\n"
         ));
     }
     if let Some(budget) = budget {
