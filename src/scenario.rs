@@ -512,6 +512,16 @@ mod tests {
     }
 
     #[test]
+    fn a_placement_is_taken_off_its_stack() {
+        let of = |text: &str| placed(text).unwrap();
+        assert_eq!(of("snapkv(budget=25%)+fp8"), ("snapkv(budget=25%)+fp8".to_owned(), None));
+        let placement = Some("tier(hbm,dram=1TB; fetch=always)".to_owned());
+        assert_eq!(of("fp8+tier(hbm,dram=1TB; fetch=always)"), ("fp8".to_owned(), placement.clone()));
+        assert_eq!(of("tier(hbm,dram=1TB; fetch=always)"), ("full".to_owned(), placement));
+        assert!(placed("tier(hbm,dram)+tier(hbm,nvme)").unwrap_err().to_string().contains("one placement"));
+    }
+
+    #[test]
     fn rates_are_multiples() {
         assert_eq!(rate("x0.5"), Ok(0.5));
         for wrong in ["0.5", "x0", "x-1", "xNaN", "x", "xinf"] {
