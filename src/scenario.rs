@@ -213,14 +213,16 @@ impl Spec {
             })
         };
         let model = load_model(&needed("model", &self.model)?)?;
-        let policy = Stack::parse(self.policy.as_deref().unwrap_or("full"))?;
+        let (policy, placement) = placed(self.policy.as_deref().unwrap_or("full"))?;
+        let policy = Stack::parse(&policy)?;
         let machine = load_machine(&needed("machine", &self.machine)?)?;
         let published = model.weights;
         let tensor = number("tensor_parallel", self.tensor_parallel.unwrap_or(1))?;
         let (prefill, instances) = self.pools(&machine, tensor)?;
         let name = self.name.clone().unwrap_or_else(|| {
             let split = self.split.as_ref().map_or(String::new(), |split| format!(", {split}"));
-            format!("{} on {}{split}", policy.name(), machine.name)
+            let placed = placement.as_ref().map_or(String::new(), |placement| format!("+{placement}"));
+            format!("{}{placed} on {}{split}", policy.name(), machine.name)
         });
         Ok(Scenario {
             name,
@@ -243,6 +245,7 @@ impl Spec {
             },
             speculative: self.speculative.as_deref().map(speculative).transpose()?,
             prefill,
+            placement,
             dtype: self.weights.as_deref().map_or(Ok(published), dtype)?,
             prices: load_prices(self.prices.as_deref().unwrap_or("hyperscaler"))?,
             tariff: self.tariff.as_deref().map(load_tariff).transpose()?,
@@ -351,6 +354,25 @@ fn number(name: &str, value: u32) -> Result<u32> {
         return Err(Error::usage(format!("expected `{name}` from 1 to {MOST}, found {value}")));
     }
     Ok(value)
+}
+
+/// A stack without its placement, such as `tier(hbm,dram)`, and the placement: serving carries that out.
+fn placed(text: &str) -> Result<(String, Option<String>)> {
+    let mut depth = 0_i32;
+    let parts = text.split(|letter: char| {
+        depth += i32::from(letter == '(') - i32::from(letter == ')');
+        letter == '+' && depth == 0
+    });
+    let is_placement = |part: &&str| part.trim().starts_with("tier(");
+    let (placements, stages): (Vec<&str>, Vec<&str>) = parts.partition(is_placement);
+    if placements.len() > 1 {
+        return Err(Error::usage(format!(
+            "expected one placement `tier(...)`, found {} in `{text}`",
+            placements.len()
+        )));
+    }
+    let stack = if stages.is_empty() { "full".to_owned() } else { stages.join("+") };
+    Ok((stack, placements.first().map(|placement| placement.trim().to_owned())))
 }
 
 fn routing(name: &str) -> Result<Routing> {
@@ -551,6 +573,16 @@ mod tests {
             let error = wrong.resolve(0).unwrap_err().to_string();
             assert!(error.contains(message), "{error}");
         }
+    }
+
+    #[test]
+    fn a_placement_is_taken_off_its_stack() {
+        let of = |text: &str| placed(text).unwrap();
+        assert_eq!(of("snapkv(budget=25%)+fp8"), ("snapkv(budget=25%)+fp8".to_owned(), None));
+        let placement = Some("tier(hbm,dram=1TB; fetch=always)".to_owned());
+        assert_eq!(of("fp8+tier(hbm,dram=1TB; fetch=always)"), ("fp8".to_owned(), placement.clone()));
+        assert_eq!(of("tier(hbm,dram=1TB; fetch=always)"), ("full".to_owned(), placement));
+        assert!(placed("tier(hbm,dram)+tier(hbm,nvme)").unwrap_err().to_string().contains("one placement"));
     }
 
     #[test]

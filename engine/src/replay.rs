@@ -28,6 +28,7 @@ use crate::model::{Certainty, Model, WeightDtype};
 use crate::policy::application::{Effect, apply};
 use crate::policy::{Shape, Stack, shape};
 use crate::prices::{Price, PriceBook, price_of};
+use crate::serving::lower::{self, Tiers};
 use crate::serving::{
     CapturedStep, Handover, Outcome, Pool, Preempted, Role, Routing, Rules, Setup, Traffic, captured, serve,
 };
@@ -87,6 +88,8 @@ pub struct Scenario {
     pub parallel: Parallel,
     /// Drafting, if any.
     pub speculative: Option<Speculative>,
+    /// Memories below the accelerators' own, such as `tier(hbm,dram)`; none if `None`.
+    pub placement: Option<String>,
     /// Number format of the weights.
     pub dtype: WeightDtype,
     /// The price book.
@@ -133,6 +136,8 @@ pub struct Found {
     pub plan: Plan,
     /// The instances that compute prompts, if apart; they come first among the instances.
     pub prefill: Option<Plan>,
+    /// Memories below the accelerators' own, and the ways from them.
+    pub below: Option<Tiers>,
     /// What happened.
     pub outcome: Outcome,
     /// What the accelerators cost.
@@ -222,6 +227,9 @@ pub fn replay(scenario: &Scenario, source: &Source) -> Result<Found> {
         plan.host_bytes_per_ns = host_bytes_per_ns(scenario)?;
     }
     let prefill = scenario.prefill.as_ref().map(|prefill| prompts(scenario, prefill, &shape)).transpose()?;
+    let tensor = plan.tensor;
+    let placement = scenario.placement.as_deref();
+    let below = placement.map(|text| lower::parse(text, &scenario.machine, tensor)).transpose()?;
     let (outcome, span_ns, offered_load) = match scenario.mode {
         Mode::Captured => {
             if source.steps.is_empty() {
@@ -252,6 +260,7 @@ pub fn replay(scenario: &Scenario, source: &Source) -> Result<Found> {
                 routing: scenario.routing,
                 rules: &scenario.rules,
                 handover: prefill.as_ref().map(|(_, handover)| *handover),
+                below: below.as_ref(),
             };
             let outcome = serve(&setup, &workload);
             // Who waits for others offers no load of its own, and two pools have two loads.
@@ -272,6 +281,7 @@ pub fn replay(scenario: &Scenario, source: &Source) -> Result<Found> {
         duration_ns: ends.max().unwrap_or(0),
         shape,
         prefill: prefill.map(|(plan, _)| plan),
+        below,
         plan,
         outcome,
         offered_load,

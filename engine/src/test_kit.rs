@@ -134,7 +134,7 @@ fn toy_group(keep: Keep) -> PlanGroup {
 pub(crate) fn open(plan: &Plan, workload: &Workload, instances: u32, rules: &Rules) -> Outcome {
     let pools = [Pool { plan, instances, role: serving::Role::Both }];
     let (traffic, routing) = (Traffic::Open, Routing::RoundRobin);
-    serve(&Setup { pools: &pools, traffic, routing, rules, handover: None }, workload)
+    serve(&Setup { pools: &pools, traffic, routing, rules, handover: None, below: None }, workload)
 }
 
 /// Requests from (gap in microseconds, prompt, output, family): prompts of one family are prefixes of each other, in units

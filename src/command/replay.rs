@@ -511,13 +511,13 @@ fn run_id(
         } = scenario;
         let speculative = scenario.speculative;
         let (routing, kv_blocks, prefill) = (scenario.routing, scenario.kv_blocks, &scenario.prefill);
+        let placement = &scenario.placement;
         let (workload, policy) = (&sources[scenario.workload].workload.name, scenario.policy.name());
         // The stack goes in by its canonical name: its stages hold addresses of functions.
         hash.update(format!("{name:?} {is_baseline} {workload:?} {model:?} {policy} {machine:?} {mode:?} "));
         hash.update(format!(
-            "{rules:?} {routing:?} {kv_blocks:?} {prefill:?} {rate:?} {parallel:?} {dtype:?} {prices:?} {tariff:?} {:?} \
-             {speculative:?}\n",
-            measured.name
+            "{rules:?} {routing:?} {kv_blocks:?} {prefill:?} {placement:?} {rate:?} {parallel:?} {dtype:?} {prices:?} \
+             {tariff:?} {measured:?} {speculative:?}\n"
         ));
     }
     if let Some(budget) = budget {

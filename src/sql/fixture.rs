@@ -456,6 +456,7 @@ fn request_rows(scenarios: &[Scenario<'_>]) -> Vec<Vec<Cell>> {
                 3000u32 + request as u32,
                 50u32,
                 1200u32,
+                200u32,
                 1800u32 + request as u32,
                 0u32,
                 u32::from(request == 19),

@@ -91,3 +91,22 @@ fn equal_cost_needs_a_price() {
     ]);
     assert!(!output.status.success() && stderr(&output).contains("has no price in the book"), "{}", stderr(&output));
 }
+
+/// A memory below HBM gives back what left it: more tokens are found, and the first token comes sooner.
+#[test]
+fn a_memory_below_hbm_serves_prefixes_in_a_replay() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path().join("store");
+    // Room for 512 blocks of 16 tokens: two prompts.
+    run(&store, &["--kv-blocks", "560", "--policy", "full", "--policy", "full+tier(hbm,dram=64GB)"]);
+    let ask = |sql: &str, scenario: u32| number(&store, &format!("SELECT {sql} AND scenario_id = {scenario}"));
+    let far = |scenario| ask("sum(far_hit_tokens) FROM request_costs WHERE true", scenario);
+    assert!(far(0).abs() < 0.1 && far(1) > 10_000.0, "{} {}", far(0), far(1));
+    let ttft = |scenario| ask("avg(ttft_ns) FROM request_costs WHERE true", scenario);
+    assert!(ttft(1) < ttft(0), "{} {}", ttft(1), ttft(0));
+    // What comes over the link takes time in the steps, and is counted on the link.
+    assert!(ask("sum(tier_ns) FROM step_costs WHERE true", 1) > 0.0);
+    assert!(ask("sum(bytes) FROM link_usage WHERE link = 'host'", 1) > 0.0);
+    let all = "sum(CAST(hit_tokens AS BIGINT) + computed_tokens - recomputed_tokens - prompt_tokens) FROM request_costs WHERE true";
+    assert!(ask(all, 1).abs() < 0.1);
+}

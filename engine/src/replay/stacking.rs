@@ -63,7 +63,8 @@ fn differs(part: Part, baseline: &Scenario, scenario: &Scenario) -> bool {
     match part {
         Part::Hardware => {
             let other = |of: &Scenario| {
-                let serving = format!("{:?} {:?} {:?} {:?}", of.rules, of.routing, of.kv_blocks, of.prefill);
+                let serving =
+                    format!("{:?} {:?} {:?} {:?} {:?}", of.rules, of.routing, of.kv_blocks, of.prefill, of.placement);
                 let spread = (of.parallel, of.speculative);
                 format!("{:?} {spread:?} {serving} {:?} {}", of.machine, of.prices, of.measured.name)
             };

@@ -41,7 +41,7 @@ pub fn alone(plan: &Plan, workload: &Workload, rules: &Rules) -> Vec<Option<i64>
     let spaced = Workload { arrival_ns, ..workload.clone() };
     let pools = [Pool { plan, instances: 1, role: serving::Role::Both }];
     let (traffic, routing) = (Traffic::Open, Routing::RoundRobin);
-    let outcome = serve(&Setup { pools: &pools, traffic, routing, rules, handover: None }, &spaced);
+    let outcome = serve(&Setup { pools: &pools, traffic, routing, rules, handover: None, below: None }, &spaced);
     let of = |served: &serving::Served| (served.fate == Fate::Finished).then(|| served.machine_ns.round() as i64);
     outcome.served.iter().map(of).collect()
 }

@@ -27,6 +27,7 @@ fn scenario(name: &str, policy: &str, machine_name: &str) -> Scenario {
         mode: Mode::Live(Traffic::Open),
         routing: Routing::RoundRobin,
         prefill: None,
+        placement: None,
         kv_blocks: None,
         rules: RULES[0],
         rate: 1.0,
