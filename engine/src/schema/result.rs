@@ -775,7 +775,7 @@ pub static SESSION_MEMORY: Table = Table {
         maybe(
             "density_ratio",
             F64,
-            "",
+            "ratio",
             "Recall over the share of the recorded context that is left: above 1 if the better part was kept.",
         ),
         maybe(

@@ -13,8 +13,8 @@ use crate::api::ApiPrices;
 use crate::cost::Plan;
 use crate::policy::Keep;
 use crate::policy::application::Effect;
-use crate::serving::{self, Fate, Pool, Routing, Rules, Setup, Traffic, serve};
-use crate::workload::{LONGEST_NS, Workload};
+use crate::serving::{Fate, Pool, Role as Duty, Routing, Rules, Setup, Traffic, serve};
+use crate::workload::{LONGEST_NS, Turns, Workload};
 
 /// What each request costs by tariff, nano-dollars; `found` are the prompt tokens that the cache has, `None` without a
 /// cache, where input is charged in full.
@@ -38,11 +38,15 @@ pub fn charged(tariff: &ApiPrices, workload: &Workload, found: Option<&[u32]>) -
 pub fn alone(plan: &Plan, workload: &Workload, rules: &Rules) -> Vec<Option<i64>> {
     let apart = LONGEST_NS / (workload.len() as i64 + 1);
     let arrival_ns = (0..workload.len() as i64).map(|at| at * apart).collect();
-    let spaced = Workload { arrival_ns, ..workload.clone() };
-    let pools = [Pool { plan, instances: 1, role: serving::Role::Both }];
-    let (traffic, routing) = (Traffic::Open, Routing::RoundRobin);
-    let outcome = serve(&Setup { pools: &pools, traffic, routing, rules, handover: None, below: None }, &spaced);
-    let of = |served: &serving::Served| (served.fate == Fate::Finished).then(|| served.machine_ns.round() as i64);
+    let spaced = Workload { arrival_ns, turns: Turns::default(), ..workload.clone() };
+    let pools = [Pool { plan, instances: 1, role: Duty::Both }];
+    let traffic = Traffic::Open;
+    let outcome = serve(
+        &Setup { pools: &pools, traffic, routing: Routing::RoundRobin, rules, handover: None, below: None },
+        &spaced,
+    );
+    let of =
+        |served: &crate::serving::Served| (served.fate == Fate::Finished).then(|| served.machine_ns.round() as i64);
     outcome.served.iter().map(of).collect()
 }
 

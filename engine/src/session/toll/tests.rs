@@ -115,7 +115,7 @@ fn on_own_hardware_time_is_what_is_paid() {
         let told = told_sessions(&[&session(4800, &[(Kind::Assistant, suffix)], 290)], 100, 16);
         let stack = Stack::parse(&format!("clear_tool_results(trigger={context},keep=0,note=16)")).unwrap();
         let edited = apply(&stack, &told.0, &told.1).unwrap();
-        let cost = |workload: &Workload| alone(&plan, workload, &serving::RULES[0]);
+        let cost = |workload: &Workload| alone(&plan, workload, &crate::serving::RULES[0]);
         let before = by_turn(&told.0, cost(&told.1));
         let after = by_turn(&edited.trace, cost(&edited.workload));
         let effect = &edited.effects[0];
