@@ -10,8 +10,8 @@ use engine::machine::{self, Machine};
 use engine::model::{self, Model, WeightDtype};
 use engine::policy::Stack;
 use engine::prices::{self, PriceBook};
-use engine::replay::{Mode, Scenario};
-use engine::serving::{RULES, Rules};
+use engine::replay::{Mode, Prefill, Scenario};
+use engine::serving::{RULES, Routing, Rules, Traffic};
 use engine::tariff::{self, Tariff};
 use serde::Deserialize;
 
@@ -33,16 +33,35 @@ pub struct Spec {
     pub policy: Option<String>,
     /// A machine preset with variations, or the path of a TOML file.
     pub machine: Option<String>,
-    /// `open` or `captured`.
+    /// `open`, `captured`, `closed` or `session`.
     pub mode: Option<String>,
+    /// Requests at a time in `closed` mode.
+    pub concurrency: Option<u32>,
+    /// Who gets a request: `round-robin`, `least-loaded`, `prefix` or `session`.
+    pub routing: Option<String>,
     /// A serving engine's rules.
     pub engine: Option<String>,
+    /// Tokens computed per engine step at most, in place of the engine's own.
+    pub step_tokens: Option<u32>,
+    /// Requests running at a time at most, in place of the engine's own.
+    pub running_requests: Option<u32>,
+    /// KV blocks of 16 tokens per copy of the model; what the memory leaves if not given.
+    pub kv_blocks: Option<u32>,
     /// `x0.5`, a multiple of the trace's arrival rate.
     pub rate: Option<String>,
     /// Accelerators per copy of the model.
     pub tensor_parallel: Option<u32>,
     /// Copies of the model.
     pub instances: Option<u32>,
+    /// Prefill and decode instances apart, as `2:6`; `instances` is then left out.
+    pub split: Option<String>,
+    /// The machine of the prefill instances; that of the others if not given.
+    pub prefill_machine: Option<String>,
+    /// Accelerators per prefill instance; as many as per decode instance if not given.
+    pub prefill_tensor_parallel: Option<u32>,
+    /// The link over which KV goes to the decode instances: a name or distance of the prefill machine's; `cross-rack` if not
+    /// given.
+    pub kv_link: Option<String>,
     /// `bf16`, `fp8`, `nvfp4`, `mxfp4` or `int4`; the format that the model is published in if not given.
     pub weights: Option<String>,
     /// A price book.
@@ -146,10 +165,19 @@ impl Spec {
             policy: text(self.policy, &other.policy),
             machine: text(self.machine, &other.machine),
             mode: text(self.mode, &other.mode),
+            concurrency: self.concurrency.or(other.concurrency),
+            routing: text(self.routing, &other.routing),
             engine: text(self.engine, &other.engine),
+            step_tokens: self.step_tokens.or(other.step_tokens),
+            running_requests: self.running_requests.or(other.running_requests),
+            kv_blocks: self.kv_blocks.or(other.kv_blocks),
             rate: text(self.rate, &other.rate),
             tensor_parallel: self.tensor_parallel.or(other.tensor_parallel),
             instances: self.instances.or(other.instances),
+            split: text(self.split, &other.split),
+            prefill_machine: text(self.prefill_machine, &other.prefill_machine),
+            prefill_tensor_parallel: self.prefill_tensor_parallel.or(other.prefill_tensor_parallel),
+            kv_link: text(self.kv_link, &other.kv_link),
             weights: text(self.weights, &other.weights),
             prices: text(self.prices, &other.prices),
             tariff: text(self.tariff, &other.tariff),
@@ -171,7 +199,12 @@ impl Spec {
         let policy = Stack::parse(self.policy.as_deref().unwrap_or("full"))?;
         let machine = load_machine(&needed("machine", &self.machine)?)?;
         let published = model.weights;
-        let name = self.name.clone().unwrap_or_else(|| format!("{} on {}", policy.name(), machine.name));
+        let tensor = number("tensor_parallel", self.tensor_parallel.unwrap_or(1))?;
+        let (prefill, instances) = self.pools(&machine, tensor)?;
+        let name = self.name.clone().unwrap_or_else(|| {
+            let split = self.split.as_ref().map_or(String::new(), |split| format!(", {split}"));
+            format!("{} on {}{split}", policy.name(), machine.name)
+        });
         Ok(Scenario {
             name,
             is_baseline: self.baseline.unwrap_or(false),
@@ -179,18 +212,92 @@ impl Spec {
             model,
             policy,
             machine,
-            mode: mode(self.mode.as_deref().unwrap_or("open"))?,
-            rules: rules(self.engine.as_deref().unwrap_or(RULES[0].name))?,
+            mode: self.mode()?,
+            rules: self.engine_rules()?,
+            routing: routing(self.routing.as_deref().unwrap_or(Routing::RoundRobin.name()))?,
+            kv_blocks: self.kv_blocks,
             rate: rate(self.rate.as_deref().unwrap_or("x1"))?,
-            parallel: Parallel {
-                tensor: number("tensor_parallel", self.tensor_parallel.unwrap_or(1))?,
-                instances: number("instances", self.instances.unwrap_or(1))?,
-            },
+            parallel: Parallel { tensor, instances },
+            prefill,
             dtype: self.weights.as_deref().map_or(Ok(published), dtype)?,
             prices: load_prices(self.prices.as_deref().unwrap_or("hyperscaler"))?,
             tariff: self.tariff.as_deref().map(load_tariff).transpose()?,
         })
     }
+}
+
+impl Spec {
+    /// The prefill instances, if they are apart, and how many others there are.
+    fn pools(&self, machine: &Machine, tensor: u32) -> Result<(Option<Prefill>, u32)> {
+        let Some(split) = &self.split else {
+            let given = [
+                ("prefill_machine", self.prefill_machine.is_some()),
+                ("prefill_tensor_parallel", self.prefill_tensor_parallel.is_some()),
+                ("kv_link", self.kv_link.is_some()),
+            ];
+            return match given.iter().find(|(_, is_given)| *is_given) {
+                Some((name, _)) => Err(Error::usage(format!("expected no `{name}` without a `split`, found one"))
+                    .hint("say how many instances compute prompts and how many decode: `--split 2:6`")),
+                None => Ok((None, number("instances", self.instances.unwrap_or(1))?)),
+            };
+        };
+        if self.instances.is_some() {
+            return Err(
+                Error::usage("expected `instances` or a `split`, found both").hint("a split counts the instances")
+            );
+        }
+        let wrong = || Error::usage(format!("expected prefill and decode instances such as `2:6`, found `{split}`"));
+        let (prompts, decoders) = split.split_once(':').ok_or_else(wrong)?;
+        let count = |text: &str| number("split", text.trim().parse().map_err(|_| wrong())?);
+        let prefill = Prefill {
+            machine: self.prefill_machine.as_deref().map_or_else(|| Ok(machine.clone()), load_machine)?,
+            parallel: Parallel {
+                tensor: number("prefill_tensor_parallel", self.prefill_tensor_parallel.unwrap_or(tensor))?,
+                instances: count(prompts)?,
+            },
+            link: self.kv_link.clone().unwrap_or_else(|| "cross-rack".to_owned()),
+        };
+        Ok((Some(prefill), count(decoders)?))
+    }
+
+    fn mode(&self) -> Result<Mode> {
+        let name = self.mode.as_deref().unwrap_or("open");
+        match (name, self.concurrency) {
+            ("closed", Some(concurrency)) => {
+                let concurrency = number("concurrency", concurrency)?;
+                Ok(Mode::Live(Traffic::Closed { concurrency }))
+            }
+            ("closed", None) => Err(Error::usage("expected a `concurrency` for the closed mode, found none")
+                .hint("say how many requests there are at a time: `--concurrency 64`")),
+            (_, Some(_)) => Err(Error::usage(format!("expected no `concurrency` in the mode `{name}`, found one"))
+                .hint("`concurrency` belongs to `mode = \"closed\"`")),
+            ("open", None) => Ok(Mode::Live(Traffic::Open)),
+            ("session", None) => Ok(Mode::Live(Traffic::Session)),
+            ("captured", None) => Ok(Mode::Captured),
+            _ => Err(unknown("mode", name, ["open", "captured", "closed", "session"])),
+        }
+    }
+
+    /// The engine's rules, with the limits that are given.
+    fn engine_rules(&self) -> Result<Rules> {
+        let mut rules = rules(self.engine.as_deref().unwrap_or(RULES[0].name))?;
+        for (name, given, own) in [
+            ("step_tokens", self.step_tokens, &mut rules.step_tokens),
+            ("running_requests", self.running_requests, &mut rules.running_requests),
+        ] {
+            match given {
+                Some(0) => return Err(Error::usage(format!("expected `{name}` of at least 1, found 0"))),
+                Some(given) => *own = given,
+                None => {}
+            }
+        }
+        Ok(rules)
+    }
+}
+
+fn rules(name: &str) -> Result<Rules> {
+    let found = RULES.iter().find(|rules| rules.name == name);
+    found.copied().ok_or_else(|| unknown("engine", name, RULES.iter().map(|rules| rules.name)))
 }
 
 /// More copies of a model than anybody runs; each costs time to replay.
@@ -203,17 +310,9 @@ fn number(name: &str, value: u32) -> Result<u32> {
     Ok(value)
 }
 
-fn mode(name: &str) -> Result<Mode> {
-    match name {
-        "open" => Ok(Mode::Open),
-        "captured" => Ok(Mode::Captured),
-        _ => Err(unknown("mode", name, ["open", "captured"])),
-    }
-}
-
-fn rules(name: &str) -> Result<Rules> {
-    let found = RULES.iter().find(|rules| rules.name == name);
-    found.copied().ok_or_else(|| unknown("engine", name, RULES.iter().map(|rules| rules.name)))
+fn routing(name: &str) -> Result<Routing> {
+    let found = Routing::ALL.iter().find(|(known, _)| *known == name);
+    found.map(|(_, routing)| *routing).ok_or_else(|| unknown("routing", name, Routing::ALL.map(|(known, _)| known)))
 }
 
 /// `x0.5` is half of the trace's arrival rate.
@@ -359,6 +458,35 @@ mod tests {
         let error = load_machine(&format!("h100*calibrated={}", path.display())).unwrap_err().to_string();
         assert!(error.contains("fit.toml:3:13: unknown parameter `wait_read`"), "{error}");
         assert!(load_machine("h100*calibrated=missing.toml").unwrap_err().to_string().contains("cannot read the fit"));
+    }
+
+    #[test]
+    fn modes_limits_and_splits_are_checked() {
+        let base =
+            || Spec { model: Some("llama-3.1-8b".to_owned()), machine: Some("h100".to_owned()), ..Spec::default() };
+        let text = |value: &str| Some(value.to_owned());
+        let closed = Spec { mode: text("closed"), concurrency: Some(8), ..base() }.resolve(0).unwrap();
+        assert_eq!(closed.mode, Mode::Live(Traffic::Closed { concurrency: 8 }));
+        let limits = Spec { step_tokens: Some(2048), running_requests: Some(7), kv_blocks: Some(100), ..base() };
+        let limits = limits.resolve(0).unwrap();
+        assert_eq!((limits.rules.step_tokens, limits.rules.running_requests, limits.kv_blocks), (2048, 7, Some(100)));
+        let split = Spec { split: text("2:6"), prefill_machine: text("b200"), ..base() }.resolve(0).unwrap();
+        assert_eq!((split.parallel.instances, split.instances(), split.accelerators()), (6, 8, 8));
+        assert_eq!(split.prefill.unwrap().machine.preset, "b200");
+        for (wrong, message) in [
+            (Spec { mode: text("closed"), ..base() }, "expected a `concurrency`"),
+            (Spec { concurrency: Some(8), ..base() }, "expected no `concurrency`"),
+            (Spec { mode: text("sesion"), ..base() }, "unknown mode `sesion`"),
+            (Spec { routing: text("robin"), ..base() }, "unknown routing `robin`"),
+            (Spec { step_tokens: Some(0), ..base() }, "`step_tokens` of at least 1"),
+            (Spec { kv_link: text("rack"), ..base() }, "without a `split`"),
+            (Spec { split: text("2"), ..base() }, "such as `2:6`, found `2`"),
+            (Spec { split: text("0:6"), ..base() }, "`split` from 1"),
+            (Spec { split: text("1:1"), instances: Some(2), ..base() }, "found both"),
+        ] {
+            let error = wrong.resolve(0).unwrap_err().to_string();
+            assert!(error.contains(message), "{error}");
+        }
     }
 
     #[test]

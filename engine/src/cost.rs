@@ -10,11 +10,13 @@
 //! arithmetic progression, which lets the serving replay jump from event to event.
 
 mod batch;
+mod ffn;
 mod measured;
 mod plan;
 mod prefill;
 
 pub use batch::{Demand, Field, price_columns};
+pub use ffn::{FfnStep, ffn_step};
 pub use measured::measure;
 pub use plan::{BLOCK_TOKENS, Linear, Parallel, Plan, PlanGroup, peak_flops, plan};
 pub(crate) use prefill::pairs;

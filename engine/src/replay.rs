@@ -7,6 +7,7 @@ mod balance;
 mod demand;
 pub mod equal_cost;
 pub mod hierarchy;
+mod jitter;
 mod metrics;
 mod promise;
 mod stacking;
@@ -20,13 +21,15 @@ pub use tables::{Run, Shipped, tables};
 pub use toll::Toll;
 
 use crate::cost::{Parallel, Plan, plan};
-use crate::error::{Error, Result};
-use crate::machine::Machine;
+use crate::error::{Error, Result, unknown};
+use crate::machine::{Link, Machine, Sourced};
 use crate::model::{Certainty, Model, WeightDtype};
 use crate::policy::application::{Effect, apply};
 use crate::policy::{Shape, Stack, shape};
 use crate::prices::{Price, PriceBook, price_of};
-use crate::serving::{CapturedStep, Outcome, Rules, captured, serve};
+use crate::serving::{
+    CapturedStep, Handover, Outcome, Pool, Preempted, Role, Routing, Rules, Setup, Traffic, captured, serve,
+};
 use crate::session::Trace;
 use crate::tariff::Tariff;
 use crate::workload::Workload;
@@ -36,8 +39,20 @@ use crate::workload::Workload;
 pub enum Mode {
     /// The trace's own steps.
     Captured,
-    /// Arrivals.
-    Open,
+    /// The trace's requests, coming as the traffic says.
+    Live(Traffic),
+}
+
+impl Mode {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Captured => "captured",
+            Self::Live(Traffic::Open) => "open",
+            Self::Live(Traffic::Closed { .. }) => "closed",
+            Self::Live(Traffic::Session) => "session",
+        }
+    }
 }
 
 /// A combination to replay, with every name resolved.
@@ -59,6 +74,12 @@ pub struct Scenario {
     pub mode: Mode,
     /// The engine's rules.
     pub rules: Rules,
+    /// Who gets a request.
+    pub routing: Routing,
+    /// Instances that compute prompts for those above, if apart.
+    pub prefill: Option<Prefill>,
+    /// KV blocks of 16 tokens per instance, as the engine reports them; what the memory leaves if `None`.
+    pub kv_blocks: Option<u32>,
     /// Arrival rate as a multiple of the trace's.
     pub rate: f64,
     /// Accelerators per instance, and instances.
@@ -69,6 +90,17 @@ pub struct Scenario {
     pub prices: PriceBook,
     /// What tokens are sold for; nothing is sold if `None`.
     pub tariff: Option<Tariff>,
+}
+
+/// Instances that compute prompts and send the KV to those that decode.
+#[derive(Debug, Clone)]
+pub struct Prefill {
+    /// Their machine.
+    pub machine: Machine,
+    /// Accelerators per instance, and instances.
+    pub parallel: Parallel,
+    /// Name or distance of the link that each accelerator of theirs sends over.
+    pub link: String,
 }
 
 /// Requests to replay, and the steps that were captured with them.
@@ -92,6 +124,8 @@ pub struct Found {
     pub shape: Shape,
     /// The scenario as priced.
     pub plan: Plan,
+    /// The instances that compute prompts, if apart; they come first among the instances.
+    pub prefill: Option<Plan>,
     /// What happened.
     pub outcome: Outcome,
     /// What the accelerators cost.
@@ -105,9 +139,36 @@ pub struct Found {
 }
 
 impl Scenario {
+    /// Instances in all.
+    pub fn instances(&self) -> u32 {
+        self.parallel.instances.saturating_add(self.prefill.as_ref().map_or(0, |prefill| prefill.parallel.instances))
+    }
+
     /// Accelerators in all.
     pub fn accelerators(&self) -> u32 {
-        self.parallel.tensor.saturating_mul(self.parallel.instances)
+        let prompts = self.prefill.as_ref().map_or(0, |prefill| accelerators(prefill.parallel));
+        accelerators(self.parallel).saturating_add(prompts)
+    }
+}
+
+fn accelerators(parallel: Parallel) -> u32 {
+    parallel.tensor.saturating_mul(parallel.instances)
+}
+
+impl Found {
+    /// KV bytes that fit in all instances.
+    pub fn capacity_bytes(&self, scenario: &Scenario) -> u64 {
+        let prompts = self.prefill.as_ref().zip(scenario.prefill.as_ref());
+        let prompts = prompts.map_or(0, |(plan, prefill)| plan.capacity_bytes * u64::from(prefill.parallel.instances));
+        self.plan.capacity_bytes * u64::from(scenario.parallel.instances) + prompts
+    }
+
+    /// KV bytes that fit in this instance.
+    pub fn capacity_of(&self, scenario: &Scenario, instance: u32) -> u64 {
+        match (&self.prefill, &scenario.prefill) {
+            (Some(plan), Some(prefill)) if instance < prefill.parallel.instances => plan.capacity_bytes,
+            _ => self.plan.capacity_bytes,
+        }
     }
 }
 
@@ -142,7 +203,14 @@ pub fn replay(scenario: &Scenario, source: &Source) -> Result<Found> {
         return Err(Error::run("the requests are not those of the policy's stages that act on the context"));
     }
     let shape = shape(&scenario.policy, &scenario.model)?;
-    let plan = plan(&scenario.model, &shape, &scenario.machine, scenario.dtype, scenario.parallel)?;
+    let mut plan = plan(&scenario.model, &shape, &scenario.machine, scenario.dtype, scenario.parallel)?;
+    if let Some(blocks) = scenario.kv_blocks {
+        plan.capacity_bytes = pinned_bytes(&plan, blocks, &scenario.rules)?;
+    }
+    if scenario.rules.preempted == Preempted::Swap {
+        plan.host_bytes_per_ns = host_bytes_per_ns(scenario)?;
+    }
+    let prefill = scenario.prefill.as_ref().map(|prefill| prompts(scenario, prefill, &shape)).transpose()?;
     let (outcome, span_ns, offered_load) = match scenario.mode {
         Mode::Captured => {
             if source.steps.is_empty() {
@@ -155,13 +223,31 @@ pub fn replay(scenario: &Scenario, source: &Source) -> Result<Found> {
                 )
                 .hint("leave out `rate` and `instances`, or use `mode = \"open\"`"));
             }
+            if prefill.is_some() {
+                return Err(Error::usage("captured steps run on one instance, without pools of their own for prompts"));
+            }
             (captured(&plan, &source.steps, source.workload.len())?, 0, None)
         }
-        Mode::Open => {
+        Mode::Live(traffic) => {
             let workload = source.workload.at_rate(scenario.rate)?;
-            let outcome = serve(&plan, &workload, scenario.parallel.instances, &scenario.rules);
-            let load = metrics::offered_load(&plan, scenario, &workload, &outcome);
-            (outcome, workload.span_ns(), load)
+            let role = if prefill.is_some() { Role::Decode } else { Role::Both };
+            let mut pools = vec![Pool { plan: &plan, instances: scenario.parallel.instances, role }];
+            if let (Some((plan, _)), Some(prefill)) = (&prefill, &scenario.prefill) {
+                pools.insert(0, Pool { plan, instances: prefill.parallel.instances, role: Role::Prefill });
+            }
+            let setup = Setup {
+                pools: &pools,
+                traffic,
+                routing: scenario.routing,
+                rules: &scenario.rules,
+                handover: prefill.as_ref().map(|(_, handover)| *handover),
+            };
+            let outcome = serve(&setup, &workload);
+            // Who waits for others offers no load of its own, and two pools have two loads.
+            let has_load = traffic == Traffic::Open && prefill.is_none();
+            let load = has_load.then(|| metrics::offered_load(&plan, scenario, &workload, &outcome));
+            let span = if traffic == Traffic::Open { workload.span_ns() } else { 0 };
+            (outcome, span, load.flatten())
         }
     };
     if outcome.overran {
@@ -174,6 +260,7 @@ pub fn replay(scenario: &Scenario, source: &Source) -> Result<Found> {
         span_ns,
         duration_ns: ends.max().unwrap_or(0),
         shape,
+        prefill: prefill.map(|(plan, _)| plan),
         plan,
         outcome,
         offered_load,
@@ -188,9 +275,76 @@ pub fn toll_of(scenario: &Scenario, source: &Source) -> Result<Toll> {
     Ok(toll::toll(scenario, &replay(scenario, source)?, &source.workload))
 }
 
-/// The price of the scenario's machine in a book. A variation is priced as its preset, which is an assumption.
+/// Bytes of so many blocks of 16 tokens, without those that the engine keeps for itself.
+fn pinned_bytes(plan: &Plan, blocks: u32, rules: &Rules) -> Result<u64> {
+    let block: u64 = (0..plan.groups.len()).map(|group| plan.block_bytes(group)).sum();
+    match blocks.checked_sub(rules.spare_blocks).filter(|&blocks| blocks > 0) {
+        Some(usable) => Ok(u64::from(usable) * block),
+        None => Err(Error::usage(format!(
+            "expected more KV blocks than the {} that `{}` keeps for itself, found {blocks}",
+            rules.spare_blocks, rules.name
+        ))),
+    }
+}
+
+/// The instances that compute prompts, and their way to those that decode.
+fn prompts(scenario: &Scenario, prefill: &Prefill, shape: &Shape) -> Result<(Plan, Handover)> {
+    let plan = plan(&scenario.model, shape, &prefill.machine, scenario.dtype, prefill.parallel)?;
+    let machine = &prefill.machine;
+    let named = |link: &&Link| link.name == prefill.link || link.distance.name() == prefill.link;
+    let link = machine.links.iter().find(named).ok_or_else(|| {
+        let known = machine.links.iter().flat_map(|link| [link.name.as_str(), link.distance.name()]);
+        unknown("link", &prefill.link, known)
+    })?;
+    let way = link.way_bytes_per_s.as_ref().ok_or_else(|| {
+        Error::usage(format!("the bandwidth of `{}` of `{}` is not published", link.name, machine.name))
+            .hint("name another link, or a machine file that gives it")
+    })?;
+    let achieved = link.achieved.as_ref().map_or(1.0, |achieved| achieved.value);
+    let handover = Handover {
+        bytes_per_ns: way.value * achieved * plan.tensor / 1e9,
+        latency_ns: link.latency_ns.as_ref().map_or(0.0, |latency| latency.value),
+    };
+    Ok((plan, handover))
+}
+
+/// The link to the host, over which preempted requests go.
+fn host_bytes_per_ns(scenario: &Scenario) -> Result<f64> {
+    let link = scenario.machine.accelerator.host_link_bytes_per_s.as_ref().ok_or_else(|| {
+        let (rules, machine) = (scenario.rules.name, &scenario.machine);
+        Error::usage(format!(
+            "`{rules}` swaps over the link between `{}` and its host, which is not known",
+            machine.name
+        ))
+        .hint(format!("assume one: `{}*host_link_bytes_per_s=64GB/s`", machine.preset))
+    })?;
+    Ok(link.value / 1e9)
+}
+
+/// The price of an accelerator of the scenario in a book: that of its machine, or the mean over both of its machines.
 fn price(scenario: &Scenario, book: &PriceBook) -> Price {
-    let (machine, mut price) = (&scenario.machine, price_of(book, &scenario.machine.preset));
+    let own = price_of_machine(book, &scenario.machine);
+    let Some(prefill) = &scenario.prefill else { return own };
+    let other = price_of_machine(book, &prefill.machine);
+    let counts = (f64::from(accelerators(scenario.parallel)), f64::from(accelerators(prefill.parallel)));
+    let mean = |a: Option<Sourced>, b: Option<Sourced>| {
+        let (a, b) = (a?, b?);
+        let value = (a.value * counts.0 + b.value * counts.1) / (counts.0 + counts.1);
+        let source = if a.source == b.source { a.source } else { format!("{}; {}", a.source, b.source) };
+        Some(Sourced { value, source, certainty: a.certainty.min(b.certainty) })
+    };
+    Price {
+        usd_per_accelerator_hour: mean(own.usd_per_accelerator_hour, other.usd_per_accelerator_hour),
+        w_per_accelerator: mean(own.w_per_accelerator, other.w_per_accelerator),
+        machine: own.machine,
+        // What owning consists of is that of one machine.
+        owning: None,
+    }
+}
+
+/// A variation is priced as its preset, which is an assumption.
+fn price_of_machine(book: &PriceBook, machine: &Machine) -> Price {
+    let mut price = price_of(book, &machine.preset);
     if machine.name != machine.preset {
         for known in [&mut price.usd_per_accelerator_hour, &mut price.w_per_accelerator].into_iter().flatten() {
             known.certainty = Certainty::Assumed;

@@ -173,6 +173,7 @@ pub static ALL: &[&Table] = &[
     &result::STEP_COSTS,
     &result::REQUEST_COSTS,
     &result::QUANTILES,
+    &result::JITTER,
     &result::TIER_USAGE,
     &result::LINK_USAGE,
     &result::MISS_RATIO,

@@ -1,53 +1,26 @@
 //! The serving replay: turns arrivals into batches, and batches into what each user felt.
 //!
-//! The rules are those of a real engine, by name and version. Requests go to instances round-robin; each instance runs on
-//! its own. Nothing is simulated token by token: while a batch stays the same, step times are an arithmetic progression,
-//! so the replay jumps from event to event (an arrival, a finish, a layer group that stops growing, memory that runs out)
-//! and still knows every token's latency exactly.
+//! The rules are those of a real engine, by name and version. Requests come when the trace says (`open`), when another has
+//! finished (`closed`), or when the turn before them has (`session`); a routing rule sends each to an instance. Nothing is
+//! simulated token by token: while a batch stays the same, step times are an arithmetic progression, so the replay jumps
+//! from event to event (an arrival, a finish, a layer group that stops growing, memory that runs out) and still knows every
+//! token's latency exactly. An instance promises its next stretch of steps; an arrival may cut it short.
 
 mod captured;
+mod cluster;
 mod instance;
 mod lockstep;
 mod memory;
 pub mod quantile;
+mod rules;
+mod traffic;
 
 pub use captured::{CapturedStep, captured};
+pub use cluster::{Handover, Pool, Role, Routing, Setup, serve};
+pub use rules::{Admit, Compose, Preempted, RULES, Rules, Victim};
+pub use traffic::Traffic;
 
-use crate::cost::{Plan, StepCost};
-use crate::workload::Workload;
-
-/// The scheduling rules of a serving engine.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Rules {
-    /// Name and version.
-    pub name: &'static str,
-    /// One sentence.
-    pub doc: &'static str,
-    /// Tokens computed per engine step at most.
-    pub step_tokens: u32,
-    /// Requests running at a time at most.
-    pub running_requests: u32,
-    /// Whether full prompt blocks are shared by their hash.
-    pub prefix_cache: bool,
-}
-
-/// Every engine.
-pub static RULES: &[Rules] = &[
-    Rules {
-        name: "vllm-0.19",
-        doc: "vLLM V1: running requests first in order, then waiting; chunked prefill in a token budget; preempts the last running, recomputes",
-        step_tokens: 8192,
-        running_requests: 256,
-        prefix_cache: true,
-    },
-    Rules {
-        name: "vllm-0.19-no-prefix-cache",
-        doc: "as vllm-0.19 with `--no-enable-prefix-caching`",
-        step_tokens: 8192,
-        running_requests: 256,
-        prefix_cache: false,
-    },
-];
+use crate::cost::StepCost;
 
 /// A stretch of engine steps with one batch.
 #[derive(Debug, Clone, PartialEq)]
@@ -66,6 +39,10 @@ pub struct Stretch {
     pub prefill_tokens: u64,
     /// Context of the decoding requests in the first step.
     pub context_tokens: u64,
+    /// Time before the first step in which its requests, running already, did not decode; it is part of their gap.
+    pub stall_ns: i64,
+    /// Of the decoding requests, those whose gap is in [`Outcome::long_gaps`], since they came back or from elsewhere.
+    pub late_requests: u64,
     /// Duration of the first step.
     pub first_ns: f64,
     /// Duration of the last step.
@@ -93,6 +70,8 @@ pub enum Fate {
     Finished,
     /// It can never fit in the KV memory.
     TooLarge,
+    /// Its prompt is longer than a step, and the engine splits none.
+    TooLong,
     /// It has no prompt.
     NoPrompt,
     /// The capture has no step of it.
@@ -102,8 +81,10 @@ pub enum Fate {
 /// What a request felt. Times in nanoseconds after its arrival; `None` where there is none.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Served {
-    /// The copy of the model.
+    /// The copy of the model; where prompts are computed elsewhere, the one that decoded.
     pub instance: u32,
+    /// When it came, after the first request.
+    pub arrival_ns: i64,
     /// What became of it.
     pub fate: Fate,
     /// Until first admission.
@@ -122,8 +103,51 @@ pub struct Served {
     pub recomputed_tokens: u32,
     /// Times it was preempted.
     pub preemptions: u32,
+    /// Time that its KV waited for the link between pools, and time on it that no computation hid.
+    pub link_ns: i64,
     /// Share of the instance's step time: each step is shared by the tokens it computed.
     pub machine_ns: f64,
+}
+
+/// Why a gap between two tokens is longer than a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum GapCause {
+    /// The request gave way to others and came back.
+    Preemption,
+    /// Its KV went from the pool that computed its prompt to the one that decodes.
+    Handover,
+    /// It joined while prompts were computed without decoding.
+    Prefill,
+}
+
+/// A gap between two tokens of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LongGap {
+    /// Its length.
+    pub ns: i64,
+    /// Why it is longer than a step.
+    pub cause: GapCause,
+}
+
+impl Served {
+    /// A request of which nothing is known yet.
+    pub(crate) fn pending() -> Self {
+        Self {
+            instance: 0,
+            arrival_ns: 0,
+            fate: Fate::Pending,
+            queue_ns: None,
+            ttft_ns: None,
+            e2e_ns: None,
+            max_itl_ns: None,
+            hit_tokens: 0,
+            computed_tokens: 0,
+            recomputed_tokens: 0,
+            preemptions: 0,
+            link_ns: 0,
+            machine_ns: 0.0,
+        }
+    }
 }
 
 /// What a replay found.
@@ -133,39 +157,13 @@ pub struct Outcome {
     pub stretches: Vec<Stretch>,
     /// One entry per request of the workload.
     pub served: Vec<Served>,
-    /// Gaps between tokens that no single step explains: across a preemption.
-    pub long_gaps: Vec<i64>,
+    /// Gaps between tokens that no single step explains.
+    pub long_gaps: Vec<LongGap>,
     /// All gaps between tokens, where a request does not decode in every step (captured steps); else `None`, and the gaps
     /// are the step times of the decoding requests and `long_gaps`.
     pub all_gaps: Option<Vec<i64>>,
     /// Whether the clock ran beyond [`crate::workload::LONGEST_NS`]; the rest was then not served.
     pub overran: bool,
-}
-
-/// Serves a workload in open mode: requests come when the trace says, whether or not the machine keeps up.
-pub fn serve(plan: &Plan, workload: &Workload, instances: u32, rules: &Rules) -> Outcome {
-    let pending = Served {
-        instance: 0,
-        fate: Fate::Pending,
-        queue_ns: None,
-        ttft_ns: None,
-        e2e_ns: None,
-        max_itl_ns: None,
-        hit_tokens: 0,
-        computed_tokens: 0,
-        recomputed_tokens: 0,
-        preemptions: 0,
-        machine_ns: 0.0,
-    };
-    let mut outcome = Outcome { served: vec![pending; workload.len()], ..Outcome::default() };
-    for instance in 0..instances {
-        let mine: Vec<u32> = (instance..workload.len() as u32).step_by(instances as usize).collect();
-        for &request in &mine {
-            outcome.served[request as usize].instance = instance;
-        }
-        instance::run(plan, workload, rules, instance, &mine, &mut outcome);
-    }
-    outcome
 }
 
 #[cfg(test)]

@@ -3,8 +3,9 @@
 use crate::cost::{Linear, Plan, PlanGroup};
 use crate::model::{Attention, Certainty, KvShape};
 use crate::policy::{Group, Keep};
+use crate::serving::{self, Outcome, Pool, Routing, Rules, Setup, Traffic, serve};
 use crate::session::{Basis, Content, Fate, Form, Kind, Piece, Role, Session, Trace, Turn, units};
-use crate::workload::Workload;
+use crate::workload::{Turns, Workload};
 
 /// The KV of a layer with full attention and one query head per KV head, whose arithmetic does not matter.
 pub(crate) fn kv_shape(kv_heads: u32, dim: u32) -> KvShape {
@@ -19,7 +20,8 @@ pub(crate) fn kv_shape(kv_heads: u32, dim: u32) -> KvShape {
     }
 }
 
-/// A plan with one layer group per `keep`, whose KV takes 1 byte per token and group, so that `capacity` counts tokens.
+/// A plan with one layer group per `keep`, whose KV takes 1 byte per token and group, so that `capacity` counts tokens. Rates
+/// are such that every step takes whole nanoseconds: a replay can be compared to the last digit.
 pub(crate) fn toy_plan(keeps: &[Keep], capacity: u64) -> Plan {
     let linear = Linear {
         layers: 1.0,
@@ -38,16 +40,16 @@ pub(crate) fn toy_plan(keeps: &[Keep], capacity: u64) -> Plan {
         groups: keeps.iter().map(|keep| toy_group(*keep)).collect(),
         linear: vec![linear],
         tensor: 1.0,
-        layers: 1.0,
+        layers: 2.0,
         head_bytes: 1000.0,
         head_flops: 2000.0,
         residual_bytes: 2.0,
-        weight_bytes_per_ns: 1.7,
-        linear_flops_per_ns: 97.0,
-        attention_flops_per_ns: 0.13,
-        vector_flops_per_ns: 0.7,
+        weight_bytes_per_ns: 2.0,
+        linear_flops_per_ns: 50.0,
+        attention_flops_per_ns: 0.125,
+        vector_flops_per_ns: 0.125,
         collective_bytes_per_ns: 1.0,
-        host_bytes_per_ns: 0.0,
+        host_bytes_per_ns: 0.0625,
         collective_latency_ns: 0.0,
         layer_floor_ns: 200.0,
         step_overhead_ns: 5000.0,
@@ -95,7 +97,7 @@ fn toy_group(keep: Keep) -> PlanGroup {
         index_flops: 0.0,
         prefill_top: f64::INFINITY,
         state_bytes_per_accelerator: 0.0,
-        written_bytes_per_accelerator: 1.0,
+        written_bytes_per_accelerator: 2.0,
         token_bytes: 1,
         residual_room_bytes: 0,
         beside_bytes_per_accelerator: 0.0,
@@ -107,13 +109,20 @@ fn toy_group(keep: Keep) -> PlanGroup {
         near_lane: None,
         pair_flops: 1.0,
         prefill_pair_flops: 1.0,
-        kv_bytes_per_ns: 0.11,
+        kv_bytes_per_ns: 0.125,
         floor_ns: 100.0,
         measured: None,
-        read_flops: 0.3,
-        write_flops: 0.2,
-        score_flops: 0.1,
+        read_flops: 0.25,
+        write_flops: 0.125,
+        score_flops: 0.125,
     }
+}
+
+/// Serves in open mode on alike instances, in turn.
+pub(crate) fn open(plan: &Plan, workload: &Workload, instances: u32, rules: &Rules) -> Outcome {
+    let pools = [Pool { plan, instances, role: serving::Role::Both }];
+    let (traffic, routing) = (Traffic::Open, Routing::RoundRobin);
+    serve(&Setup { pools: &pools, traffic, routing, rules, handover: None }, workload)
 }
 
 /// Requests from (gap in microseconds, prompt, output, family): prompts of one family are prefixes of each other, in units
@@ -130,6 +139,7 @@ pub(crate) fn toy_workload(requests: &[(u32, u32, u32, u8)]) -> Workload {
         offsets: vec![0],
         units: Vec::new(),
         distinct_units: 3 * 8 + requests.len() as u32,
+        turns: Turns::default(),
     };
     let mut now = 0;
     for (at, &(gap, prompt, output, family)) in requests.iter().enumerate() {
@@ -201,6 +211,7 @@ pub(crate) fn told_sessions(sessions: &[&[Vec<Told>]], output: u32, unit_tokens:
         offsets: vec![0],
         units: Vec::new(),
         distinct_units: 0,
+        turns: Turns::default(),
     };
     let none = Trace { turns: Vec::new(), offsets: vec![0], pieces: Vec::new(), ..trace.clone() };
     let workload = units::workload(&trace, &none, &nothing).unwrap();

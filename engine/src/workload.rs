@@ -1,6 +1,8 @@
 //! The requests that a replay serves, as columns, and what their prefixes have in common.
 
-use arrow::array::{Array, AsArray, RecordBatch};
+use std::collections::HashMap;
+
+use arrow::array::{Array, AsArray, Int64Array, RecordBatch};
 use arrow::datatypes::{Int64Type, UInt32Type, UInt64Type};
 
 use crate::error::{Error, Result};
@@ -30,6 +32,24 @@ pub struct Workload {
     pub units: Vec<u32>,
     /// Distinct blocks.
     pub distinct_units: u32,
+    /// Which request continues which; empty where turns do not wait for each other.
+    pub turns: Turns,
+}
+
+/// Turns of sessions, by request.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Turns {
+    /// The request that each continues; `u32::MAX` where it begins a session. Empty without sessions.
+    pub before: Vec<u32>,
+    /// Pause after that one's end, nanoseconds.
+    pub pause_ns: Vec<i64>,
+}
+
+impl Turns {
+    /// The request that request `index` continues.
+    pub fn before(&self, index: usize) -> Option<u32> {
+        self.before.get(index).copied().filter(|&before| before != u32::MAX)
+    }
 }
 
 /// What the prefixes of a workload have in common when nothing is ever evicted: each request looks its leading blocks up,
@@ -86,38 +106,68 @@ impl Workload {
     }
 }
 
+/// What must be known of when requests come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Times {
+    /// Every arrival.
+    Arrivals,
+    /// Arrivals of first turns, and the pause before each other turn.
+    Sessions,
+    /// Nothing: requests come in the order of the trace.
+    Order,
+}
+
+/// Builds a workload from rows of the canonical `requests` table, with every arrival.
+///
+/// # Errors
+/// See [`from_requests_by`].
+pub fn from_requests(name: &str, batches: &[RecordBatch]) -> Result<Workload> {
+    from_requests_by(name, batches, Times::Arrivals)
+}
+
 /// Builds a workload from rows of the canonical `requests` table.
 ///
 /// # Errors
-/// No rows, a missing column, an unknown arrival, block ids whose size differs between requests.
-pub fn from_requests(name: &str, batches: &[RecordBatch]) -> Result<Workload> {
+/// No rows, a missing column, an unknown arrival or pause where it is needed, requests that continue each other in a circle,
+/// block ids whose size differs between requests.
+pub fn from_requests_by(name: &str, batches: &[RecordBatch], times: Times) -> Result<Workload> {
     let mut rows = Vec::new();
     for (at, batch) in batches.iter().enumerate() {
-        let arrival =
-            column(batch, "arrival_ns")?.as_primitive_opt::<Int64Type>().ok_or_else(|| wrong("arrival_ns"))?;
+        let arrival = int_column(batch, "arrival_ns")?;
         for row in 0..batch.num_rows() {
-            if arrival.is_null(row) {
-                return Err(Error::run(format!("the requests of `{name}` have no arrival times"))
-                    .hint("use `mode = \"captured\"`, which takes the steps as they were recorded"));
+            let known = arrival.is_valid(row).then(|| arrival.value(row));
+            if known.is_none() && times == Times::Arrivals {
+                return Err(Error::run(format!("the requests of `{name}` have no arrival times")).hint(
+                    "use `mode = \"captured\"`, which takes the steps as they were recorded, `session` or `closed`",
+                ));
             }
-            rows.push((arrival.value(row), at, row));
+            rows.push((known, at, row));
         }
     }
-    // Stable: requests of one instant keep the order of the trace.
-    rows.sort_by_key(|row| row.0);
+    let mut turns = Turns::default();
+    match times {
+        Times::Sessions => (rows, turns) = sessions(name, batches, &rows)?,
+        // Stable: requests of one instant keep the order of the trace.
+        Times::Arrivals => rows.sort_by_key(|row| row.0),
+        Times::Order if rows.iter().all(|row| row.0.is_some()) => rows.sort_by_key(|row| row.0),
+        Times::Order => {}
+    }
     let Some(&(origin, ..)) = rows.first() else {
         return Err(Error::run(format!("`{name}` has no requests")));
     };
+    let origin = origin.unwrap_or(0);
+    let since = |row: &Row| if times == Times::Order { 0 } else { row.0.unwrap_or(origin).saturating_sub(origin) };
     let mut workload = Workload {
         name: name.to_owned(),
         request_ids: Vec::with_capacity(rows.len()),
-        arrival_ns: rows.iter().map(|row| row.0.saturating_sub(origin)).collect(),
+        arrival_ns: rows.iter().map(since).collect(),
         prompt: Vec::with_capacity(rows.len()),
         output: Vec::with_capacity(rows.len()),
         unit_tokens: 0,
         offsets: vec![0],
         units: Vec::new(),
         distinct_units: 0,
+        turns,
     };
     let mut numbers = Numbers::default();
     for (_, at, row) in rows {
@@ -125,6 +175,129 @@ pub fn from_requests(name: &str, batches: &[RecordBatch]) -> Result<Workload> {
     }
     workload.distinct_units = numbers.len() as u32;
     Ok(workload)
+}
+
+/// Arrival, batch and row of a request.
+type Row = (Option<i64>, usize, usize);
+
+/// Who continues whom: the named parent, or the turn before in the session. A request that came before the one before it
+/// had ended begins anew. Rows come back in an order in which nobody stands before the request that it continues, with the
+/// arrival of the session's first turn.
+fn sessions(name: &str, batches: &[RecordBatch], rows: &[Row]) -> Result<(Vec<Row>, Turns)> {
+    let facts: Vec<Fact<'_>> = rows.iter().map(|row| Fact::of(batches, *row)).collect::<Result<_>>()?;
+    let before = predecessors(&facts);
+    let pause = |at: usize| -> Result<Option<(u32, i64)>> {
+        let Some(parent) = before[at] else { return Ok(None) };
+        let (own, parent_fact) = (&facts[at], &facts[parent as usize]);
+        if let Some(delay) = own.delay {
+            return Ok(Some((parent, delay.max(0))));
+        }
+        let ended = parent_fact.arrival.zip(parent_fact.e2e).map(|(arrival, e2e)| arrival.saturating_add(e2e));
+        match own.arrival.zip(ended) {
+            Some((arrival, ended)) => Ok((arrival >= ended).then(|| (parent, arrival - ended))),
+            None => Err(Error::run(format!("request {} of `{name}` follows another after an unknown pause", own.id))
+                .hint(
+                    "`session` needs `delay_ns`, or arrivals and `measured_e2e_ns`; use `mode = \"open\"` or `closed`",
+                )),
+        }
+    };
+    let links: Vec<Option<(u32, i64)>> = (0..rows.len()).map(pause).collect::<Result<_>>()?;
+    let (roots, depths) = chains(name, &links)?;
+    let start = |at: usize| {
+        let fact = &facts[roots[at] as usize];
+        fact.arrival.ok_or_else(|| {
+            Error::run(format!("request {} of `{name}` begins a session at an unknown time", fact.id))
+                .hint("use `mode = \"closed\"` with a `concurrency`")
+        })
+    };
+    let starts: Vec<i64> = (0..rows.len()).map(start).collect::<Result<_>>()?;
+    let mut order: Vec<usize> = (0..rows.len()).collect();
+    order.sort_by_key(|&at| (starts[at], depths[at]));
+    let mut place = vec![0; rows.len()];
+    for (to, &at) in order.iter().enumerate() {
+        place[at] = to as u32;
+    }
+    let turns = Turns {
+        before: order.iter().map(|&at| links[at].map_or(u32::MAX, |(parent, _)| place[parent as usize])).collect(),
+        pause_ns: order.iter().map(|&at| links[at].map_or(0, |(_, pause)| pause)).collect(),
+    };
+    Ok((order.iter().map(|&at| (Some(starts[at]), rows[at].1, rows[at].2)).collect(), turns))
+}
+
+/// What says who continues whom.
+struct Fact<'a> {
+    id: u64,
+    session: Option<&'a str>,
+    turn: Option<u32>,
+    parent: Option<u64>,
+    arrival: Option<i64>,
+    delay: Option<i64>,
+    e2e: Option<i64>,
+}
+
+impl<'a> Fact<'a> {
+    fn of(batches: &'a [RecordBatch], (arrival, at, row): Row) -> Result<Self> {
+        let batch = &batches[at];
+        let ids = column(batch, "request_id")?.as_primitive_opt::<UInt64Type>().ok_or_else(|| wrong("request_id"))?;
+        let session = column(batch, "session_id")?.as_string_opt::<i32>().ok_or_else(|| wrong("session_id"))?;
+        let turn = column(batch, "turn")?.as_primitive_opt::<UInt32Type>().ok_or_else(|| wrong("turn"))?;
+        let parents = column(batch, "parent_request_id")?;
+        let parents = parents.as_primitive_opt::<UInt64Type>().ok_or_else(|| wrong("parent_request_id"))?;
+        let (delay, e2e) = (int_column(batch, "delay_ns")?, int_column(batch, "measured_e2e_ns")?);
+        Ok(Self {
+            id: ids.value(row),
+            session: session.is_valid(row).then(|| session.value(row)),
+            turn: turn.is_valid(row).then(|| turn.value(row)),
+            parent: parents.is_valid(row).then(|| parents.value(row)),
+            arrival,
+            delay: delay.is_valid(row).then(|| delay.value(row)),
+            e2e: e2e.is_valid(row).then(|| e2e.value(row)),
+        })
+    }
+}
+
+fn predecessors(facts: &[Fact<'_>]) -> Vec<Option<u32>> {
+    let by_id: HashMap<u64, u32> = facts.iter().zip(0..).map(|(fact, at)| (fact.id, at)).collect();
+    let mut order: Vec<usize> = (0..facts.len()).collect();
+    order.sort_by_key(|&at| (facts[at].turn, facts[at].arrival.unwrap_or(i64::MAX)));
+    let mut last: HashMap<&str, u32> = HashMap::new();
+    let mut before = vec![None; facts.len()];
+    for at in order {
+        let fact = &facts[at];
+        before[at] = fact.parent.and_then(|parent| by_id.get(&parent).copied());
+        if let Some(session) = fact.session {
+            let earlier = last.insert(session, at as u32);
+            before[at] = before[at].or(earlier);
+        }
+    }
+    before
+}
+
+/// The first request of each one's chain, and how many stand before it.
+fn chains(name: &str, links: &[Option<(u32, i64)>]) -> Result<(Vec<u32>, Vec<u32>)> {
+    let (mut roots, mut depths) = (vec![u32::MAX; links.len()], vec![0; links.len()]);
+    let mut path = Vec::new();
+    for start in 0..links.len() {
+        let mut at = start;
+        while roots[at] == u32::MAX {
+            path.push(at);
+            match links[at] {
+                Some((parent, _)) if path.len() <= links.len() => at = parent as usize,
+                Some(_) => return Err(Error::data(format!("requests of `{name}` continue each other in a circle"))),
+                None => roots[at] = at as u32,
+            }
+        }
+        let (root, mut depth) = (roots[at], depths[at]);
+        for own in path.drain(..).rev().filter(|&own| own != at) {
+            depth += 1;
+            (roots[own], depths[own]) = (root, depth);
+        }
+    }
+    Ok((roots, depths))
+}
+
+fn int_column<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a Int64Array> {
+    column(batch, name)?.as_primitive_opt::<Int64Type>().ok_or_else(|| wrong(name))
 }
 
 fn append(workload: &mut Workload, numbers: &mut Numbers, batch: &RecordBatch, row: usize) -> Result<()> {
@@ -195,7 +368,71 @@ pub fn prefix_counts(workload: &Workload) -> PrefixCounts {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::{ArrayRef, StringArray, UInt32Array, UInt64Array};
+
     use super::*;
+    use crate::schema::list_u64;
+
+    /// A request's id, session, turn, parent, arrival, delay, end-to-end time.
+    type Case = (u64, Option<&'static str>, Option<u32>, Option<u64>, Option<i64>, Option<i64>, Option<i64>);
+
+    fn rows(facts: &[Case]) -> Vec<RecordBatch> {
+        let ints =
+            |of: fn(&Case) -> Option<i64>| -> ArrayRef { Arc::new(facts.iter().map(of).collect::<Int64Array>()) };
+        let ids =
+            |of: fn(&Case) -> Option<u64>| -> ArrayRef { Arc::new(facts.iter().map(of).collect::<UInt64Array>()) };
+        let counts =
+            |of: fn(&Case) -> Option<u32>| -> ArrayRef { Arc::new(facts.iter().map(of).collect::<UInt32Array>()) };
+        let mut hashes = list_u64();
+        facts.iter().for_each(|_| hashes.append_null());
+        let columns: [(&str, ArrayRef); 11] = [
+            ("request_id", ids(|fact| Some(fact.0))),
+            ("session_id", Arc::new(facts.iter().map(|fact| fact.1).collect::<StringArray>())),
+            ("turn", counts(|fact| fact.2)),
+            ("parent_request_id", ids(|fact| fact.3)),
+            ("arrival_ns", ints(|fact| fact.4)),
+            ("delay_ns", ints(|fact| fact.5)),
+            ("measured_e2e_ns", ints(|fact| fact.6)),
+            ("prompt_tokens", counts(|_| Some(10))),
+            ("output_tokens", counts(|_| Some(10))),
+            ("block_tokens", counts(|_| None)),
+            ("block_hashes", Arc::new(hashes.finish())),
+        ];
+        vec![RecordBatch::try_from_iter(columns).unwrap()]
+    }
+
+    #[test]
+    fn turns_follow_their_parent_or_the_turn_before() {
+        let batches = rows(&[
+            (0, Some("b"), Some(0), None, Some(500), None, None),
+            (1, Some("a"), Some(0), None, Some(100), None, Some(50)),
+            (2, Some("a"), Some(1), None, None, Some(7), None),
+            // Its pause is what lies between the end of the one before and its own arrival.
+            (3, Some("c"), None, Some(1), Some(180), None, Some(10)),
+            // It came before its parent had ended, so it waits for nobody.
+            (4, None, None, Some(3), Some(185), None, None),
+        ]);
+        let workload = from_requests_by("x", &batches, Times::Sessions).unwrap();
+        assert_eq!(workload.request_ids, [1, 2, 3, 4, 0]);
+        assert_eq!(workload.turns.before, [u32::MAX, 0, 0, u32::MAX, u32::MAX]);
+        assert_eq!(workload.turns.pause_ns, [0, 7, 30, 0, 0]);
+        assert_eq!(workload.arrival_ns, [0, 0, 0, 85, 400]);
+    }
+
+    #[test]
+    fn unknown_pauses_and_circles_are_told() {
+        let error = |facts: &[Case]| from_requests_by("x", &rows(facts), Times::Sessions).unwrap_err().to_string();
+        let first = (0, Some("a"), Some(0), None, Some(1), None, None);
+        assert!(error(&[first, (1, Some("a"), Some(1), None, Some(9), None, None)]).contains("unknown pause"));
+        assert!(error(&[(0, None, None, None, None, None, None)]).contains("unknown time"));
+        let circle = |id, parent| -> Case { (id, None, None, Some(parent), Some(0), Some(1), None) };
+        assert!(error(&[circle(0, 1), circle(1, 0)]).contains("circle"));
+        let unknown = rows(&[(0, None, None, None, None, None, None), (1, None, None, None, Some(3), None, None)]);
+        assert_eq!(from_requests_by("x", &unknown, Times::Order).unwrap().arrival_ns, [0, 0]);
+        assert!(from_requests("x", &unknown).is_err());
+    }
 
     #[test]
     fn leading_hits_stop_at_the_first_miss() {
@@ -209,6 +446,7 @@ mod tests {
             offsets: vec![0, 3, 6, 9],
             units: vec![0, 1, 2, 0, 3, 2, 0, 1, 4],
             distinct_units: 5,
+            turns: Turns::default(),
         };
         let counts = prefix_counts(&workload);
         assert_eq!((counts.references, counts.distinct, counts.leading_hits), (9, 5, 3));

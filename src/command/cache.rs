@@ -17,7 +17,7 @@ use engine::unit;
 use engine::workload::Workload;
 use rayon::prelude::*;
 
-use super::replay::sources::{available, choose, load, with_requests};
+use super::replay::sources::{Load, available, choose, load, with_requests};
 use super::{Exit, Shown, print, talk};
 use crate::scenario::load_model;
 use crate::store::Store;
@@ -130,7 +130,7 @@ fn read(args: &Args) -> Result<(Workload, Option<Sessions>)> {
     let store = Store::open(&args.store)?;
     let sources = with_requests(&store, available(&store)?)?;
     let source = choose(&sources, args.workload.as_deref(), false)?;
-    let workload = load(&store, source, false)?.workload;
+    let workload = load(&store, source, Load::of(None))?.workload;
     if workload.units.is_empty() {
         return Err(Error::run(format!("the requests of `{}` name no KV blocks", workload.name))
             .hint("a cache can be replayed on traces with block hashes, such as Mooncake's"));

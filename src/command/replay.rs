@@ -14,7 +14,7 @@ use engine::model::Model;
 use engine::policy::{ErrorBudget, Measured, Stack};
 use engine::prices::PriceBook;
 use engine::recording::Recording;
-use engine::replay::{Found, Mode, Run, Scenario, Source, Toll, edit, replay, tables, toll_of, variations};
+use engine::replay::{Found, Run, Scenario, Source, Toll, edit, replay, tables, toll_of, variations};
 use engine::schema::canonical::SOURCES;
 use engine::schema::hierarchy::{ATTENTION_READS, EQUAL_COST};
 use engine::schema::result::MISS_RATIO;
@@ -22,7 +22,7 @@ use engine::serving::Fate;
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
-use self::sources::{available, choose, column, load, with_requests};
+use self::sources::{Load, available, choose, column, load, with_requests};
 use super::cache::curve;
 use super::recorded::{self, Way};
 use super::{Exit, print, talk};
@@ -65,9 +65,17 @@ pub struct Wanted {
     /// The source to replay: format, file name or number
     #[arg(long, value_name = "SOURCE")]
     pub workload: Option<String>,
-    /// `open` (arrivals) or `captured` (the trace's own steps)
+    /// `open` (arrivals), `captured` (the trace's own steps), `closed` (so many requests at a time) or `session` (a turn
+    /// comes when the one before it has ended, after its recorded pause)
     #[arg(long, value_name = "MODE")]
     pub mode: Option<String>,
+    /// Requests at a time in `--mode closed`
+    #[arg(long, value_name = "N")]
+    pub concurrency: Option<u32>,
+    /// Who gets a request: `round-robin`, `least-loaded`, `prefix` (who has most of the prompt cached) or `session` (who
+    /// served the turn before)
+    #[arg(long, value_name = "RULE")]
+    pub routing: Option<String>,
     /// Arrival rate as a multiple of the trace's, such as `x0.5`
     #[arg(long, value_name = "xR")]
     pub rate: Option<String>,
@@ -77,6 +85,19 @@ pub struct Wanted {
     /// Copies of the model
     #[arg(long, value_name = "N")]
     pub instances: Option<u32>,
+    /// Prefill and decode instances apart, such as `2:6`, instead of `--instances`; repeat to compare ratios
+    #[arg(long, value_name = "P:D", conflicts_with = "instances")]
+    pub split: Vec<String>,
+    /// The machine of the prefill instances; that of the others if not given
+    #[arg(long, value_name = "MACHINE")]
+    pub prefill_machine: Option<String>,
+    /// Accelerators per prefill instance; as many as per decode instance if not given
+    #[arg(long, value_name = "N")]
+    pub prefill_tensor_parallel: Option<u32>,
+    /// The link over which KV goes to the decode instances, by a name or distance of the prefill machine's links
+    /// [default: cross-rack]
+    #[arg(long, value_name = "LINK")]
+    pub kv_link: Option<String>,
     /// Number format of the weights: bf16, fp8, nvfp4, mxfp4 or int4; the published one if not given
     #[arg(long, value_name = "DTYPE")]
     pub weights: Option<String>,
@@ -89,6 +110,15 @@ pub struct Wanted {
     /// The serving engine's rules; see `kvtoll list engines`
     #[arg(long, value_name = "ENGINE")]
     pub engine: Option<String>,
+    /// Tokens computed per engine step at most, in place of the engine's own
+    #[arg(long, value_name = "N")]
+    pub step_tokens: Option<u32>,
+    /// Requests running at a time at most, in place of the engine's own
+    #[arg(long, value_name = "N")]
+    pub running_requests: Option<u32>,
+    /// KV blocks of 16 tokens per copy of the model, as an engine reports them; what the memory leaves if not given
+    #[arg(long, value_name = "N")]
+    pub kv_blocks: Option<u32>,
     /// Split the mass of recorded blocks over their tokens by `column_sum`, so that selections choose single tokens
     #[arg(long)]
     pub split_blocks: bool,
@@ -113,6 +143,7 @@ impl Wanted {
         for (flag, values) in [("model", &self.model), ("policy", &self.policy), ("machine", &self.machine)] {
             words.extend(values.iter().map(|value| format!("--{flag} {}", quoted(value))));
         }
+        words.extend(self.split.iter().map(|split| format!("--split {}", quoted(split))));
         words.extend(self.routes.then(|| "--routes".to_owned()));
         words.extend(self.scenarios.iter().map(|path| format!("--scenarios {}", quoted(&path.to_string_lossy()))));
         for (flag, value) in [
@@ -123,14 +154,26 @@ impl Wanted {
             ("prices", &self.prices),
             ("tariff", &self.tariff),
             ("engine", &self.engine),
+            ("routing", &self.routing),
+            ("prefill-machine", &self.prefill_machine),
+            ("kv-link", &self.kv_link),
             ("error-budget", &self.error_budget),
         ] {
             words.extend(value.iter().map(|value| format!("--{flag} {}", quoted(value))));
         }
         words.extend(self.split_blocks.then(|| "--split-blocks".to_owned()));
         words.extend(self.equal_cost.then(|| "--equal-cost".to_owned()));
-        words.extend(self.tensor_parallel.map(|number| format!("--tensor-parallel {number}")));
-        words.extend(self.instances.map(|number| format!("--instances {number}")));
+        for (flag, value) in [
+            ("tensor-parallel", self.tensor_parallel),
+            ("instances", self.instances),
+            ("prefill-tensor-parallel", self.prefill_tensor_parallel),
+            ("concurrency", self.concurrency),
+            ("step-tokens", self.step_tokens),
+            ("running-requests", self.running_requests),
+            ("kv-blocks", self.kv_blocks),
+        ] {
+            words.extend(value.map(|number| format!("--{flag} {number}")));
+        }
         words
     }
 
@@ -261,43 +304,70 @@ fn specs(wanted: &Wanted) -> Result<Vec<Spec>> {
         workload: wanted.workload.clone(),
         mode: wanted.mode.clone(),
         engine: wanted.engine.clone(),
+        concurrency: wanted.concurrency,
+        routing: wanted.routing.clone(),
+        step_tokens: wanted.step_tokens,
+        running_requests: wanted.running_requests,
+        kv_blocks: wanted.kv_blocks,
         rate: wanted.rate.clone(),
         tensor_parallel: wanted.tensor_parallel,
         instances: wanted.instances,
+        prefill_machine: wanted.prefill_machine.clone(),
+        prefill_tensor_parallel: wanted.prefill_tensor_parallel,
+        kv_link: wanted.kv_link.clone(),
         weights: wanted.weights.clone(),
         prices: wanted.prices.clone(),
         tariff: wanted.tariff.clone(),
         ..Spec::default()
     };
+    let splits: Vec<Spec> = if wanted.split.is_empty() {
+        vec![common]
+    } else {
+        wanted.split.iter().map(|split| Spec { split: Some(split.clone()), ..common.clone() }).collect()
+    };
     match &wanted.scenarios {
+        Some(_) if splits.len() > 1 => {
+            Err(Error::usage("expected one `--split` beside a scenario file, found several")
+                .hint("write each `split` into the file as a scenario"))
+        }
         // What is typed beside a file holds for all of its scenarios.
-        Some(path) => Ok(read(path)?.into_iter().map(|spec| common.clone().over(&spec)).collect()),
+        Some(path) => {
+            let read = read(path)?;
+            let over = |spec: Spec| splits.first().map_or(spec.clone(), |common| common.clone().over(&spec));
+            Ok(read.into_iter().map(over).collect())
+        }
+        None if wanted.routes && splits.len() > 1 => {
+            Err(Error::usage("expected one `--split` with `--routes`, found several"))
+        }
         None if wanted.routes => {
             let model = match &wanted.model[..] {
                 [] => None,
                 [model] => Some(model.clone()),
                 _ => return Err(Error::usage("expected one `--model` with `--routes`, found several")),
             };
-            let common = Spec { model, ..common };
+            let common = Spec { model, ..splits.into_iter().next().unwrap_or_default() };
             Ok(scenario::routes()?.into_iter().map(|spec| common.clone().over(&spec)).collect())
         }
-        None => Ok(product(&common, &wanted.model, &wanted.policy, &wanted.machine)),
+        None => {
+            let each = |common: &Spec| product(common, &wanted.model, &wanted.policy, &wanted.machine);
+            Ok(splits.iter().flat_map(each).collect())
+        }
     }
 }
 
 /// Loads the sources that the scenarios name, each once, and puts presets in place of names.
 fn resolve(store: &Store, specs: &[Spec]) -> Result<(Vec<Source>, Vec<Scenario>)> {
     let available = with_requests(store, available(store)?)?;
-    let mut numbers: BTreeMap<(u32, bool), usize> = BTreeMap::new();
+    let mut numbers: BTreeMap<(u32, Load), usize> = BTreeMap::new();
     let (mut sources, mut scenarios) = (Vec::new(), Vec::new());
     for spec in specs {
-        let captured = spec.mode.as_deref() == Some("captured");
-        let source = choose(&available, spec.workload.as_deref(), captured)?;
-        let index = if let Some(&index) = numbers.get(&(source.id, captured)) {
+        let way = Load::of(spec.mode.as_deref());
+        let source = choose(&available, spec.workload.as_deref(), way == Load::Captured)?;
+        let index = if let Some(&index) = numbers.get(&(source.id, way)) {
             index
         } else {
-            sources.push(load(store, source, captured)?);
-            numbers.insert((source.id, captured), sources.len() - 1);
+            sources.push(load(store, source, way)?);
+            numbers.insert((source.id, way), sources.len() - 1);
             sources.len() - 1
         };
         let mut scenario = spec.resolve(index).map_err(|error| match &spec.name {
@@ -348,10 +418,13 @@ fn run_id(
     for scenario in scenarios {
         let Scenario { name, is_baseline, model, machine, mode, rules, rate, parallel, dtype, prices, tariff, .. } =
             scenario;
+        let (routing, kv_blocks, prefill) = (scenario.routing, scenario.kv_blocks, &scenario.prefill);
         let (workload, policy) = (&sources[scenario.workload].workload.name, scenario.policy.name());
         // The stack goes in by its canonical name: its stages hold addresses of functions.
         hash.update(format!("{name:?} {is_baseline} {workload:?} {model:?} {policy} {machine:?} {mode:?} "));
-        hash.update(format!("{rules:?} {rate:?} {parallel:?} {dtype:?} {prices:?} {tariff:?}\n"));
+        hash.update(format!(
+            "{rules:?} {routing:?} {kv_blocks:?} {prefill:?} {rate:?} {parallel:?} {dtype:?} {prices:?} {tariff:?}\n"
+        ));
     }
     if let Some(budget) = budget {
         hash.update(format!("{budget}\n"));
@@ -544,7 +617,7 @@ fn tell(sources: &[Source], scenarios: &[Scenario], found: &[Result<Found>]) -> 
                         found.outcome.served.len()
                     ));
                 }
-                if let Some(load) = found.offered_load.filter(|&load| load > 1.0 && scenario.mode == Mode::Open) {
+                if let Some(load) = found.offered_load.filter(|&load| load > 1.0) {
                     talk::warn(&format!(
                         "`{}` is offered {load:.2} times what it can serve, so its queue grows to the end; lower `--rate`",
                         scenario.name

@@ -2,6 +2,7 @@
 
 pub mod kernels;
 pub mod policies;
+pub mod serving;
 
 use engine::error::Result;
 
@@ -22,6 +23,8 @@ pub enum What {
     Policies(policies::Args),
     /// The times of operations that efficiency surfaces predict, against measured ones
     Kernels(kernels::Args),
+    /// Replays against measured runs of serving engines
+    Serving(serving::Args),
 }
 
 /// Runs `kvtoll validate`.
@@ -29,5 +32,6 @@ pub fn run(args: &Args) -> Result<Exit> {
     match &args.what {
         What::Policies(args) => policies::run(args),
         What::Kernels(args) => kernels::run(args),
+        What::Serving(args) => serving::run(args),
     }
 }

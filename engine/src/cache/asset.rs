@@ -18,7 +18,7 @@
 
 use super::Trace;
 use super::life::{Gap, Interval};
-use crate::workload::Workload;
+use crate::workload::{Turns, Workload};
 
 /// Shares of the reads for which the near size is told, percent.
 pub const PERCENTS: [u32; 3] = [50, 90, 99];
@@ -236,6 +236,7 @@ pub fn of_instance(workload: &Workload, instance: usize, instances: usize) -> Wo
         output: mine().map(|at| workload.output[at]).collect(),
         offsets: vec![0],
         units: Vec::new(),
+        turns: Turns::default(),
         ..workload.clone()
     };
     for at in mine() {

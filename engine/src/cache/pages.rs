@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::recording::{Head, Step};
 use crate::schema::hierarchy::ATTENTION_READS;
 use crate::schema::{Cell, batch_of_rows};
-use crate::workload::Workload;
+use crate::workload::{Turns, Workload};
 
 /// Shares of the mass for which the near share is told.
 pub const SHARES: [f64; 3] = [0.5, 0.9, 0.99];
@@ -178,6 +178,7 @@ impl Demand {
             offsets: vec![0],
             units: Vec::new(),
             distinct_units: self.blocks,
+            turns: Turns::default(),
         };
         for uses in self.steps.into_values() {
             workload.prompt.push((uses.len() as u32).saturating_mul(self.block_tokens));

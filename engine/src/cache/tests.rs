@@ -16,7 +16,7 @@ use super::distance::distances;
 use super::trace::Sessions;
 use super::*;
 use crate::number::Numbers;
-use crate::workload::{Workload, prefix_counts};
+use crate::workload::{Turns, Workload, prefix_counts};
 use reference::{TEXTS, slow};
 
 /// A workload from rows of time, prompt and hashes.
@@ -36,6 +36,7 @@ pub(crate) fn workload(name: &str, unit: u32, rows: &[real::Row]) -> Workload {
         offsets,
         units,
         distinct_units: numbers.len() as u32,
+        turns: Turns::default(),
     }
 }
 

@@ -177,7 +177,10 @@ fn decode_ns(found: &Found, requests: usize) -> f64 {
 
 fn hierarchies(subject: &Subject<'_>, usd: f64) -> Result<Vec<Choice>> {
     let Subject { scenario, found, workload, .. } = *subject;
-    if workload.units.is_empty() || found.plan.growing_bytes() == 0 || scenario.mode != super::Mode::Open {
+    if workload.units.is_empty()
+        || found.plan.growing_bytes() == 0
+        || scenario.mode != super::Mode::Live(crate::serving::Traffic::Open)
+    {
         return Ok(Vec::new());
     }
     let reached = reaches(&scenario.machine, found.plan.tensor);

@@ -21,6 +21,7 @@ use crate::cache::{Rule, Trace, life_tables};
 use crate::error::Result;
 use crate::schema::Table;
 use crate::schema::hierarchy::{BLOCK_SIZES, BLOCKS, COPIES, DESK, FETCH_TOTALS, FETCHES, GAPS, NEAR_SIZES, YIELDS};
+use crate::serving::Traffic;
 use crate::workload::Workload;
 
 /// The near cache.
@@ -67,7 +68,8 @@ pub fn tables(subject: &Subject<'_>) -> Result<Vec<(&'static Table, RecordBatch)
         (&BLOCK_SIZES, life_tables::block_sizes(&workload.name, &rule, &sizes)?),
     ];
     all.extend(assets(subject, first, (&trace, &all_gaps), capacity)?);
-    for (at, scenario, found) in scenarios.iter().filter(|(_, scenario, _)| scenario.mode == Mode::Open) {
+    for (at, scenario, found) in scenarios.iter().filter(|(_, scenario, _)| scenario.mode == Mode::Live(Traffic::Open))
+    {
         if found.plan.growing_bytes() == 0 {
             continue;
         }

@@ -1,14 +1,14 @@
 //! Named figures and their definitions.
 
-use super::{Found, Scenario, promise};
-use crate::cost::{Batch, Plan, price};
+use super::{Found, Scenario, jitter, promise};
+use crate::cost::{Batch, FfnStep, Plan, ffn_step, price};
 use crate::economics::{
     MEMORY_LIFE_YEARS, cost_usd, energy_j, gross_margin_ratio, markup_ratio, memory_rent_usd, usd_per_mtok,
 };
 use crate::machine::Sourced;
 use crate::model::Certainty;
 use crate::serving::quantile::{of_sorted, of_tokens};
-use crate::serving::{Fate, Outcome};
+use crate::serving::{Fate, Outcome, Served, Stretch};
 use crate::workload::{PrefixCounts, Workload};
 
 /// What a named figure means.
@@ -69,8 +69,20 @@ definitions! {
     "p99_itl_ms", "ms", "lower", ""/"", "99th percentile of the same.";
     "p999_itl_ms", "ms", "lower", ""/"", "99.9th percentile of the same.";
     "max_itl_ms", "ms", "lower", ""/"", "Largest time between two tokens of a request.";
+    "std_itl_ms", "ms", "lower", ""/"", "Standard deviation of the time between tokens, over all tokens but each request's first.";
+    "promise_99_ttft_ms", "ms", "lower", ""/"", "The tightest time to first token that 99% of all requests keep; those that were turned away keep none.";
+    "promise_99_itl_ms", "ms", "lower", ""/"", "The tightest time between two tokens that 99% of all requests keep from their first token to their last; those that were turned away keep none.";
+    "promise_999_ttft_ms", "ms", "lower", ""/"", "The same for 99.9% of all requests.";
+    "promise_999_itl_ms", "ms", "lower", ""/"", "The same for 99.9% of all requests.";
+    "p50_ffn_ms", "ms", "lower", ""/"", "Median over decode steps of the time of the FFN of all layers, with its memory to itself.";
+    "p99_ffn_ms", "ms", "lower", ""/"", "99th percentile of the same.";
+    "p50_ffn_shared_ms", "ms", "lower", ""/"", "Median over decode steps of the time of the FFN while the step's KV is read at the same time: where FFN and attention share a memory each gets half of it while both stream; where they do not, the same as alone.";
+    "p99_ffn_shared_ms", "ms", "lower", ""/"", "99th percentile of the same.";
+    "ffn_crossover_context_tokens", "tokens", "neither", ""/"", "Context per request at which reading KV takes as long as the FFN, in the batch of the median decode step: beyond it attention itself is the cause of long steps, and FFN accelerators elsewhere do not help.";
     "p50_e2e_ms", "ms", "lower", ""/"", "Median over requests of the time from arrival to last token.";
     "p99_e2e_ms", "ms", "lower", ""/"", "99th percentile of the same.";
+    "p50_handover_ms", "ms", "lower", ""/"", "Median over requests of the time from the end of the prompt to the arrival of its KV where it decodes, waiting for the link included; null where prompts are computed where they decode.";
+    "p99_handover_ms", "ms", "lower", ""/"", "99th percentile of the same.";
     "offered_load_ratio", "ratio", "lower", "busy time the requests ask for"/"time in which they come", "Prefill of the tokens that had to be computed, in full chunks, and decode in the largest batch that fits, over the time from first to last arrival and the instances; above 1 the queue grows without end.";
     "utilisation_ratio", "ratio", "neither", "time in engine steps"/"duration and instances", "Share of the duration in which an instance ran a step.";
     "compute_busy_ratio", "ratio", "higher", "time the arithmetic alone would take"/"step time", "Share of step time in which arithmetic runs at its achievable rate.";
@@ -191,7 +203,7 @@ fn tokens(found: &Found, workload: &Workload) -> (u64, u64) {
 
 fn latencies(found: &Found, put: &mut Put<'_>) {
     let time = found.plan.certainty;
-    let sorted = |of: fn(&crate::serving::Served) -> Option<i64>| {
+    let sorted = |of: fn(&Served) -> Option<i64>| {
         let mut values: Vec<i64> = found.outcome.served.iter().filter_map(of).collect();
         values.sort_unstable();
         values
@@ -207,16 +219,89 @@ fn latencies(found: &Found, put: &mut Put<'_>) {
     for (name, value) in names.into_iter().zip(itl) {
         put(name, ms(value), time);
     }
+    let deviation = jitter::of_outcome(&found.outcome).map(|jitter| jitter.std_ns / 1e6);
+    put("std_itl_ms", deviation, time);
+    for (ratio, names) in
+        [(0.99, ["promise_99_ttft_ms", "promise_99_itl_ms"]), (0.999, ["promise_999_ttft_ms", "promise_999_itl_ms"])]
+    {
+        put(names[0], ms(kept_by(&found.outcome.served, ratio, |served| served.ttft_ns)), time);
+        // Who has one token waits for no second.
+        put(names[1], ms(kept_by(&found.outcome.served, ratio, |served| Some(served.max_itl_ns.unwrap_or(0)))), time);
+    }
+    ffn(found, put);
     let e2e = sorted(|served| served.e2e_ns);
     put("p50_e2e_ms", ms(of_sorted(&e2e, 0.5)), time);
     put("p99_e2e_ms", ms(of_sorted(&e2e, 0.99)), time);
+    let moved = if found.prefill.is_some() {
+        sorted(|served| (served.link_ns > 0).then_some(served.link_ns))
+    } else {
+        Vec::new()
+    };
+    put("p50_handover_ms", ms(of_sorted(&moved, 0.5)), time);
+    put("p99_handover_ms", ms(of_sorted(&moved, 0.99)), time);
+}
+
+/// What a share of all requests keeps, if so many were served.
+fn kept_by(served: &[Served], ratio: f64, of: fn(&Served) -> Option<i64>) -> Option<i64> {
+    let finished = served.iter().filter(|served| served.fate == Fate::Finished);
+    let mut kept: Vec<i64> = finished.filter_map(of).collect();
+    kept.sort_unstable();
+    let rank = (served.len() as f64 * ratio).ceil() as usize;
+    kept.get(rank.checked_sub(1)?).copied()
+}
+
+/// The FFN booth over decode steps, and where attention takes as long.
+fn ffn(found: &Found, put: &mut Put<'_>) {
+    let time = found.plan.certainty;
+    let decoding = found.outcome.stretches.iter().filter(|stretch| stretch.decode_requests > 0);
+    let steps: Vec<(FfnStep, u64, &Stretch)> = decoding
+        .map(|stretch| {
+            let kv_ns = stretch.cost.kv_read / stretch.steps as f64;
+            (ffn_step(&found.plan, stretch.decode_requests as f64, kv_ns), stretch.steps, stretch)
+        })
+        .collect();
+    let quantile = |of: fn(&FfnStep) -> f64, ratio: f64| {
+        let mut sorted: Vec<(f64, u64)> = steps.iter().map(|(step, count, _)| (of(step), *count)).collect();
+        sorted.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
+        weighted(&sorted, ratio)
+    };
+    for (name, of, ratio) in [
+        ("p50_ffn_ms", (|step| step.alone_ns) as fn(&FfnStep) -> f64, 0.5),
+        ("p99_ffn_ms", |step| step.alone_ns, 0.99),
+        ("p50_ffn_shared_ms", |step| step.shared_ns, 0.5),
+        ("p99_ffn_shared_ms", |step| step.shared_ns, 0.99),
+    ] {
+        put(name, quantile(of, ratio).map(|ns| ns / 1e6), time);
+    }
+    let median = quantile(|step| step.alone_ns, 0.5);
+    let usual = steps.iter().find(|(step, ..)| Some(step.alone_ns) == median).map(|(_, _, stretch)| *stretch);
+    let crossover = usual.zip(median).and_then(|(stretch, ffn_ns)| {
+        // KV time grows with the context; prompts in the same step read KV too, so the step must have none.
+        let context = stretch.context_tokens as f64 / stretch.decode_requests as f64;
+        let kv_ns = stretch.cost.kv_read / stretch.steps as f64;
+        (stretch.prefill_tokens == 0 && kv_ns > 0.0).then(|| context * ffn_ns / kv_ns)
+    });
+    put("ffn_crossover_context_tokens", crossover, time);
+}
+
+/// The smallest value that at least the share `ratio` of weighted values does not exceed.
+fn weighted(sorted: &[(f64, u64)], ratio: f64) -> Option<f64> {
+    let rank = (sorted.iter().map(|value| value.1).sum::<u64>() as f64 * ratio).ceil().max(1.0) as u64;
+    let mut below = 0;
+    sorted
+        .iter()
+        .find(|value| {
+            below += value.1;
+            below >= rank
+        })
+        .map(|value| value.0)
 }
 
 fn shares(scenario: &Scenario, found: &Found, prompts: u64, outputs: u64, put: &mut Put<'_>) {
     let (time, sums) = (found.plan.certainty, sums(&found.outcome));
     let ratio = |part: f64, whole: f64| (whole > 0.0).then(|| part / whole);
     let steps = sums.steps_ns as f64;
-    let instances = f64::from(scenario.parallel.instances);
+    let instances = f64::from(scenario.instances());
     put("offered_load_ratio", found.offered_load, time);
     put("utilisation_ratio", ratio(steps, found.duration_ns as f64 * instances), time);
     put("compute_busy_ratio", ratio(sums.busy, steps), time);
@@ -266,13 +351,13 @@ fn split(scenario: &Scenario, found: &Found, usd: Option<f64>, certainty: Certai
         prompts += stretch.total_ns as f64 * share;
         outputs += stretch.total_ns as f64 * (1.0 - share);
     }
-    let all = found.duration_ns as f64 * f64::from(scenario.parallel.instances);
+    let all = found.duration_ns as f64 * f64::from(scenario.instances());
     let part = |ns: f64| usd.filter(|_| all > 0.0).map(|usd| usd * ns / all);
     put("usd_prompts", part(prompts), certainty);
     put("usd_outputs", part(outputs), certainty);
     put("usd_idle", usd.map(|usd| usd - part(prompts).unwrap_or(0.0) - part(outputs).unwrap_or(0.0)), certainty);
     // Blocks that wait in memory for the next request with the same beginning.
-    let waiting = |stretch: &crate::serving::Stretch| stretch.resident_bytes.saturating_sub(stretch.held_bytes) as f64;
+    let waiting = |stretch: &Stretch| stretch.resident_bytes.saturating_sub(stretch.held_bytes) as f64;
     let byte_ns: f64 = found.outcome.stretches.iter().map(|stretch| waiting(stretch) * stretch.total_ns as f64).sum();
     let hits: u64 = found.outcome.served.iter().map(|served| u64::from(served.hit_tokens)).sum();
     let rent = scenario.prices.hbm_usd_per_gb.as_ref();
@@ -317,7 +402,7 @@ fn capacity(scenario: &Scenario, found: &Found, workload: &Workload, put: &mut P
     let (accelerator, efficiency) = (&scenario.machine.accelerator, &scenario.machine.efficiency);
     let model = scenario.model.certainty;
     let memory = accelerator.memory_bytes.certainty.min(efficiency.reserve_bytes.certainty).min(model);
-    let bytes = found.plan.capacity_bytes as f64 * f64::from(scenario.parallel.instances);
+    let bytes = found.capacity_bytes(scenario) as f64;
     put("kv_capacity_bytes", Some(bytes), memory);
     let growing = found.plan.growing_bytes();
     put("kv_capacity_tokens", (growing > 0).then(|| (bytes / growing as f64).floor()), memory);
@@ -449,4 +534,27 @@ fn decode_ns(plan: &Plan, scenario: &Scenario, workload: &Workload, outcome: &Ou
         scored_tokens: 0,
     };
     price(plan, &batch).total() * steps / size
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What can be promised follows the tail, not the mean, and who was turned away was kept no promise.
+    #[test]
+    fn equal_means_and_different_tails_are_different_promises() {
+        let of = |ttft: fn(i64) -> i64| -> Vec<Served> {
+            let one = |at| Served { fate: Fate::Finished, ttft_ns: Some(ttft(at)), ..Served::pending() };
+            (0..1000).map(one).collect()
+        };
+        let (steady, uneven) = (of(|_| 100), of(|at| if at < 980 { 80 } else { 1080 }));
+        let mean = |served: &[Served]| served.iter().filter_map(|served| served.ttft_ns).sum::<i64>() / 1000;
+        assert_eq!(mean(&steady), mean(&uneven));
+        let promise = |served: &[Served], ratio| kept_by(served, ratio, |served| served.ttft_ns);
+        assert_eq!((promise(&steady, 0.99), promise(&uneven, 0.99)), (Some(100), Some(1080)));
+        assert_eq!(promise(&uneven, 0.98), Some(80));
+        let mut rejected = steady.clone();
+        rejected[..5].fill(Served { fate: Fate::TooLarge, ..Served::pending() });
+        assert_eq!((promise(&rejected, 0.99), promise(&rejected, 0.999)), (Some(100), None));
+    }
 }

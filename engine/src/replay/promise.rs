@@ -102,7 +102,9 @@ pub(super) fn certainty(promise: &Promise) -> Certainty {
 /// Share of the requests with a prompt whose first token came within the limit.
 fn share_of_requests(outcome: &Outcome, limit_ns: Option<f64>) -> Option<f64> {
     let mut counts = [0_u64; 2];
-    for served in outcome.served.iter().filter(|served| matches!(served.fate, Fate::Finished | Fate::TooLarge)) {
+    for served in
+        outcome.served.iter().filter(|served| matches!(served.fate, Fate::Finished | Fate::TooLarge | Fate::TooLong))
+    {
         let in_time = served.ttft_ns.is_some_and(|felt| limit_ns.is_none_or(|limit| felt as f64 <= limit));
         counts[usize::from(in_time && served.fate == Fate::Finished)] += 1;
     }
@@ -123,11 +125,14 @@ fn share_of_tokens(outcome: &Outcome, limit_ns: Option<f64>) -> Option<f64> {
         gaps.iter().copied().for_each(&mut count);
         return (all > 0).then(|| good as f64 / all as f64);
     }
-    outcome.long_gaps.iter().copied().for_each(&mut count);
+    outcome.long_gaps.iter().map(|gap| gap.ns).for_each(&mut count);
     for stretch in outcome.stretches.iter().filter(|stretch| stretch.decode_requests > 0) {
         let slope =
             if stretch.steps > 1 { (stretch.last_ns - stretch.first_ns) / (stretch.steps - 1) as f64 } else { 0.0 };
-        let is_good = |step: u64| (stretch.first_ns + slope * step as f64).round() <= limit;
+        // What stalls, or comes back, does so for one step.
+        let (first, felt) =
+            (stretch.first_ns + stretch.stall_ns as f64, stretch.decode_requests - stretch.late_requests);
+        let is_good = |step: u64| (first + slope * step as f64).round() <= limit;
         // Good steps stand together at one end.
         let steps = if is_good(0) == is_good(stretch.steps - 1) {
             if is_good(0) { stretch.steps } else { 0 }
@@ -139,8 +144,8 @@ fn share_of_tokens(outcome: &Outcome, limit_ns: Option<f64>) -> Option<f64> {
             }
             if is_good(0) { high } else { stretch.steps - high }
         };
-        good += steps * stretch.decode_requests;
-        all += stretch.steps * stretch.decode_requests;
+        good += steps * felt;
+        all += stretch.steps * felt;
     }
     (all > 0).then(|| good as f64 / all as f64)
 }

@@ -62,7 +62,10 @@ pub(super) fn differences(baseline: &Scenario, scenario: &Scenario) -> Option<Ve
 fn differs(part: Part, baseline: &Scenario, scenario: &Scenario) -> bool {
     match part {
         Part::Hardware => {
-            let other = |of: &Scenario| format!("{:?} {:?} {:?} {:?}", of.machine, of.parallel, of.rules, of.prices);
+            let other = |of: &Scenario| {
+                let serving = format!("{:?} {:?} {:?} {:?}", of.rules, of.routing, of.kv_blocks, of.prefill);
+                format!("{:?} {:?} {serving} {:?}", of.machine, of.parallel, of.prices)
+            };
             other(baseline) != other(scenario)
         }
         Part::Format => {
@@ -82,7 +85,7 @@ fn stages(stack: &Stack, part: Part) -> Vec<String> {
 pub(super) fn change(part: Part, baseline: &Scenario, scenario: &Scenario) -> String {
     if part == Part::Hardware {
         let of = |scenario: &Scenario| {
-            let copies = scenario.parallel.instances;
+            let copies = scenario.instances();
             let times = if copies > 1 { format!(" in {copies} copies") } else { String::new() };
             format!("{} {}{times}", scenario.accelerators(), scenario.machine.name)
         };

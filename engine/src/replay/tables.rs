@@ -7,10 +7,11 @@ use arrow::array::{
 };
 use arrow::datatypes::{Float64Type, UInt32Type};
 
+use super::jitter::{self, CAUSES};
 use super::metrics::{self, DEFINITIONS, Figure};
 use super::promise::{self, mean_gap_ns};
 use super::usage::Bucket;
-use super::{Found, Mode, Scenario, Source, Toll, balance, demand, usage};
+use super::{Found, Scenario, Source, Toll, balance, demand, usage};
 use crate::economics::{Tokens, revenue_usd};
 use crate::error::Result;
 use crate::machine::{Sourced, parameters};
@@ -19,8 +20,8 @@ use crate::policy::Budget;
 use crate::prices::PriceBook;
 use crate::schema::balance::{PROMISES, VALIDATION};
 use crate::schema::result::{
-    ATTENTION_ERROR, DEMAND, KEPT_OVERLAP, KEPT_PAGES, LINK_USAGE, MACHINES, METRIC_DEFS, METRICS, MODELS, PRICES,
-    QUANTILES, REQUEST_COSTS, SCENARIOS, STEP_COSTS, TIER_USAGE, TIERS,
+    ATTENTION_ERROR, DEMAND, JITTER, KEPT_OVERLAP, KEPT_PAGES, LINK_USAGE, MACHINES, METRIC_DEFS, METRICS, MODELS,
+    PRICES, QUANTILES, REQUEST_COSTS, SCENARIOS, STEP_COSTS, TIER_USAGE, TIERS,
 };
 use crate::schema::{Cell, Table, batch_of_rows};
 use crate::serving::quantile::{GRID, of_sorted, of_tokens};
@@ -97,9 +98,10 @@ pub fn tables(run: &Run<'_>) -> Result<Vec<(&'static Table, Vec<RecordBatch>)>> 
         (&ATTENTION_ERROR, run.errors.to_vec()),
         (&KEPT_PAGES, run.organisation.iter().map(|[pages, _]| pages.clone()).collect()),
         (&KEPT_OVERLAP, run.organisation.iter().map(|[_, overlaps]| overlaps.clone()).collect()),
-        (&STEP_COSTS, each(|at, _, found, _| step_costs(at, found))?),
+        (&STEP_COSTS, each(|at, scenario, found, _| step_costs(at, scenario, found))?),
         (&REQUEST_COSTS, each(request_costs)?),
         (&QUANTILES, each(|at, _, found, _| quantiles(at, found))?),
+        (&JITTER, each(|at, _, found, _| causes(at, found))?),
         (&TIER_USAGE, tier_rows?),
         (&LINK_USAGE, link_rows?),
         (&METRICS, vec![figures(run, &done)?]),
@@ -132,12 +134,12 @@ fn scenarios(run: &Run<'_>) -> Result<RecordBatch> {
                 scenario.model.name.clone().into(),
                 scenario.policy.name().into(),
                 scenario.machine.name.clone().into(),
-                (if scenario.mode == Mode::Open { "open" } else { "captured" }).into(),
+                scenario.mode.name().into(),
                 scenario.rules.name.into(),
                 scenario.rate.into(),
                 scenario.accelerators().into(),
                 scenario.parallel.tensor.into(),
-                scenario.parallel.instances.into(),
+                scenario.instances().into(),
                 scenario.dtype.name().into(),
                 scenario.prices.name.clone().into(),
                 scenario.tariff.as_ref().map(|tariff| tariff.name.clone()).into(),
@@ -168,7 +170,7 @@ fn demands(run: &Run<'_>, done: &[(u32, &Scenario, &Found)]) -> Result<Vec<Recor
     Ok(batches)
 }
 
-fn step_costs(at: u32, found: &Found) -> Result<RecordBatch> {
+fn step_costs(at: u32, scenario: &Scenario, found: &Found) -> Result<RecordBatch> {
     let rows = &found.outcome.stretches;
     let mut numbers = Vec::with_capacity(rows.len());
     for instance in rows.chunk_by(|a, b| a.instance == b.instance) {
@@ -214,14 +216,14 @@ fn step_costs(at: u32, found: &Found) -> Result<RecordBatch> {
         Arc::new(StringArray::from_iter_values(rows.iter().map(|row| row.cost.bound_by()))),
         u64s(&|row| row.resident_bytes),
         u64s(&|row| row.held_bytes),
-        u64s(&|_| found.plan.capacity_bytes),
+        u64s(&|row| found.capacity_of(scenario, row.instance)),
         u32s(&|row| u64::from(row.waiting_requests)),
     ];
     Ok(RecordBatch::try_new(STEP_COSTS.arrow(), columns)?)
 }
 
 fn request_costs(at: u32, scenario: &Scenario, found: &Found, source: &Source) -> Result<RecordBatch> {
-    let workload = source.workload.at_rate(scenario.rate)?;
+    let workload = &source.workload;
     let rows: Vec<(usize, &Served)> = found.outcome.served.iter().enumerate().collect();
     let finished = |row: &Served| row.fate == Fate::Finished;
     let u32s = |of: &dyn Fn(usize, &Served) -> u32| -> ArrayRef {
@@ -231,11 +233,13 @@ fn request_costs(at: u32, scenario: &Scenario, found: &Found, source: &Source) -
         Arc::new(rows.iter().map(|(at, row)| of(*at, row)).collect::<Int64Array>())
     };
     let mean = |at: usize, row: &Served| mean_gap_ns(row, workload.output[at]);
-    // A request's share of an instance's time costs what all accelerators of the instance cost in that time.
+    // A request's share of an instance's time costs what all accelerators of the instance cost in that time; unknown where
+    // its prompt and its answer were computed on instances of different sizes.
+    let same_size = scenario.prefill.as_ref().is_none_or(|prefill| prefill.parallel.tensor == scenario.parallel.tensor);
     let tensor = f64::from(scenario.parallel.tensor);
     let per_ns = |rate: Option<f64>, ns: f64| -> ArrayRef {
         let share =
-            |row: &Served| finished(row).then(|| rate.map(|rate| rate * tensor * row.machine_ns / ns)).flatten();
+            |row: &Served| rate.filter(|_| finished(row) && same_size).map(|rate| rate * tensor * row.machine_ns / ns);
         Arc::new(rows.iter().map(|(_, row)| share(row)).collect::<Float64Array>())
     };
     let power = found.price.w_per_accelerator.as_ref().map(|power| power.value);
@@ -243,6 +247,7 @@ fn request_costs(at: u32, scenario: &Scenario, found: &Found, source: &Source) -
     let status = |row: &Served| if finished(row) { "finished" } else { "rejected" };
     let reason = |row: &Served| match row.fate {
         Fate::TooLarge => Some("its KV can never fit in memory"),
+        Fate::TooLong => Some("its prompt is longer than a step, and the engine splits none"),
         Fate::NoPrompt => Some("it has no prompt"),
         Fate::NotCaptured => Some("the capture has no step of it"),
         Fate::Pending | Fate::Finished => None,
@@ -253,7 +258,7 @@ fn request_costs(at: u32, scenario: &Scenario, found: &Found, source: &Source) -
         u32s(&|_, row| row.instance),
         Arc::new(StringArray::from_iter_values(rows.iter().map(|(_, row)| status(row)))),
         Arc::new(rows.iter().map(|(_, row)| reason(row)).collect::<StringArray>()),
-        Arc::new(Int64Array::from_iter_values(workload.arrival_ns.iter().copied())),
+        Arc::new(Int64Array::from_iter_values(rows.iter().map(|(_, row)| row.arrival_ns))),
         u32s(&|at, _| workload.prompt[at]),
         u32s(&|at, row| if finished(row) { workload.output[at] } else { 0 }),
         u32s(&|_, row| row.hit_tokens),
@@ -372,6 +377,23 @@ fn quantiles(at: u32, found: &Found) -> Result<RecordBatch> {
     batch_of_rows(&QUANTILES, &rows)
 }
 
+fn causes(at: u32, found: &Found) -> Result<RecordBatch> {
+    let Some(jitter) = jitter::of_outcome(&found.outcome) else { return batch_of_rows(&JITTER, &[]) };
+    let all: f64 = jitter.parts.iter().map(|part| part.excess_ns).sum();
+    let known = CAUSES.into_iter().zip(jitter.parts).filter(|(_, part)| part.tokens > 0);
+    let row = |(cause, part): (&str, jitter::Part)| -> Vec<Cell> {
+        vec![
+            at.into(),
+            cause.into(),
+            part.tokens.into(),
+            (part.excess_ns.round() as i64).into(),
+            (part.excess_ns / all).into(),
+            jitter.p50_ns.into(),
+        ]
+    };
+    batch_of_rows(&JITTER, &known.map(row).collect::<Vec<_>>())
+}
+
 /// Width of the buckets of a run.
 fn width(found: &Found) -> i64 {
     (found.duration_ns as u64).div_ceil(usage::BUCKETS as u64).max(1) as i64
@@ -379,7 +401,6 @@ fn width(found: &Found) -> i64 {
 
 fn tier_usage(at: u32, scenario: &Scenario, found: &Found, buckets: &[Bucket]) -> Result<RecordBatch> {
     let width = width(found);
-    let instances = u64::from(scenario.parallel.instances);
     let peak = scenario.machine.accelerator.memory_bytes_per_s.value / 1e9 * f64::from(scenario.accelerators());
     let mut rows: Vec<Vec<Cell>> = Vec::new();
     let mut put = |tier: &str, number: usize, held: Option<[u64; 3]>, moved: (f64, f64), peak: f64| {
@@ -398,7 +419,7 @@ fn tier_usage(at: u32, scenario: &Scenario, found: &Found, buckets: &[Bucket]) -
         ]);
     };
     for (number, bucket) in buckets.iter().enumerate() {
-        let held = [bucket.held, bucket.resident, found.plan.capacity_bytes * instances];
+        let held = [bucket.held, bucket.resident, found.capacity_bytes(scenario)];
         put("hbm", number, Some(held), (bucket.read, bucket.written), peak);
     }
     if let Some(pool) = &found.plan.ffn_pool {

@@ -57,7 +57,7 @@ pub(super) fn toll(scenario: &Scenario, found: &Found, workload: &Workload) -> T
             bytes[at] += moved.map_or(0.0, |moved| moved(&stretch.cost));
         }
     }
-    let instances = i64::from(scenario.parallel.instances);
+    let instances = i64::from(scenario.instances());
     let mut booths_ns = [0; 9];
     for (whole, sum) in booths_ns.iter_mut().zip(sums) {
         *whole = sum.round() as i64;
@@ -73,7 +73,7 @@ pub(super) fn toll(scenario: &Scenario, found: &Found, workload: &Workload) -> T
     let gaps = of_tokens(&found.outcome, &[0.5, 0.99]);
     let (duration, accelerators) = (found.duration_ns as f64, scenario.accelerators());
     let growing = found.plan.growing_bytes();
-    let capacity = found.plan.capacity_bytes as f64 * f64::from(scenario.parallel.instances);
+    let capacity = found.capacity_bytes(scenario) as f64;
     let known = |of: &Option<crate::machine::Sourced>| of.as_ref().map(|known| known.value);
     Toll {
         booths_ns,

@@ -342,6 +342,28 @@ pub static QUANTILES: Table = Table {
     ],
 };
 
+/// Causes of jitter.
+pub static JITTER: Table = Table {
+    name: "jitter",
+    doc: "a cause of gaps between tokens that are longer than the median gap",
+    scope: Scope::Run,
+    columns: &[
+        known("scenario_id", U32, "", "The scenario."),
+        known(
+            "cause",
+            Text,
+            "",
+            "prefill (prompts in the same step, or in steps of their own), batch_change, context_growth (more KV per request \
+             than in the median step), preemption, handover (KV on its way between pools, its queue included), tier_stall \
+             (KV fetched or swapped) or link (hop between attention and FFN).",
+        ),
+        known("tokens", U64, "tokens", "Tokens that came later for this cause, among others."),
+        known("excess_ns", I64, "ns", "Time beyond the median gap, summed over tokens."),
+        known("share_ratio", F64, "ratio", "Of the excess of all causes."),
+        known("p50_itl_ns", I64, "ns", "The median gap, over all tokens but each request's first."),
+    ],
+};
+
 /// Memory use over time.
 pub static TIER_USAGE: Table = Table {
     name: "tier_usage",

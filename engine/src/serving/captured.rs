@@ -99,17 +99,14 @@ impl Felt {
     fn served(&self) -> Served {
         let since = |at: Option<i64>| Some(at? - self.start?);
         Served {
-            instance: 0,
             fate: if self.start.is_some() { Fate::Finished } else { Fate::NotCaptured },
             queue_ns: self.start.map(|_| 0),
             ttft_ns: since(self.first_token),
             e2e_ns: since(self.last_token),
             max_itl_ns: self.longest,
-            hit_tokens: 0,
             computed_tokens: self.computed,
-            recomputed_tokens: 0,
-            preemptions: 0,
             machine_ns: self.share,
+            ..Served::pending()
         }
     }
 }
@@ -164,6 +161,8 @@ fn price_batch(plan: &Plan, steps: &[CapturedStep], start_ns: i64) -> Stretch {
         prefill_requests: prefills,
         prefill_tokens,
         context_tokens: context,
+        stall_ns: 0,
+        late_requests: 0,
         first_ns: cost.total(),
         last_ns: cost.total(),
         total_ns: cost.total().round() as i64,

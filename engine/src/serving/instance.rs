@@ -1,29 +1,35 @@
-//! One instance of the engine, from its first arrival to its last token.
+//! One instance of the engine: it promises its next stretch of steps, and carries it out unless an arrival cuts it short.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use super::lockstep::{Event, Lockstep, Member};
 use super::memory::Memory;
-use super::{Fate, Outcome, Rules, Stretch};
+use super::rules::{Admit, Compose, Preempted, Rules, Victim};
+use super::traffic::Arrivals;
+use super::{Fate, GapCause, LongGap, Role, Served, Stretch};
 use crate::cost::{BLOCK_TOKENS, Batch, Plan, StepCost, pairs, price};
 use crate::workload::{LONGEST_NS, Workload};
 
-/// A request while the instance knows it.
+/// A request while an instance knows it.
 #[derive(Debug, Clone, Copy, Default)]
-struct State {
+pub(super) struct State {
     /// Admissions so far; events of earlier ones are stale.
     epoch: u32,
     /// Order of admission among the running.
     order: u64,
     /// Tokens to prefill in this admission: the prompt, and after a preemption what was generated.
     prefill: u32,
-    /// Tokens of it that are computed or were found.
+    /// Tokens of it that are computed or were found; of a request that waits with its KV, the whole context.
     done: u32,
     /// Leading units in use.
     pinned: u32,
     /// Whether its further units may be published.
     publishes: bool,
-    /// Tokens generated so far, as of `joined_step` while decoding.
+    /// Whether its blocks may serve it or others again.
+    shares: bool,
+    /// Whether it waits with its KV computed: swapped out, or prefilled elsewhere.
+    has_kv: bool,
+    /// Tokens generated so far, as of `joined` while decoding.
     generated: u32,
     /// Step and stretch at which it began to decode; `None` while it prefills or waits.
     joined: Option<(u64, usize)>,
@@ -31,236 +37,457 @@ struct State {
     joined_share: f64,
     /// End of its latest token.
     last_token_ns: i64,
+    /// Beginning of the first step that computed its prompt.
+    began_ns: i64,
+    /// Where its blocks were left in the cache, and how many units were before them.
+    extent: Option<u32>,
+    extent_units: u32,
+    /// Bytes that it was admitted for, under rules that look ahead to its end.
+    promised: u64,
 }
 
-struct Instance<'a> {
+/// What all instances work on.
+pub(super) struct Shared<'a> {
+    pub workload: &'a Workload,
+    pub rules: &'a Rules,
+    pub arrivals: Arrivals<'a>,
+    pub states: Vec<State>,
+    pub served: Vec<Served>,
+    pub long_gaps: Vec<LongGap>,
+    /// Requests that ended, with the time, until the cluster takes them.
+    pub ended: Vec<u32>,
+    /// Requests whose prompt is computed here and that decode elsewhere.
+    pub handed: Vec<Handed>,
+    pub overran: bool,
+}
+
+/// A prompt that is computed, on its way to a decoding instance.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Handed {
+    pub request: u32,
+    /// Beginning of the first step that computed it, and end of the last.
+    pub began_ns: i64,
+    pub ended_ns: i64,
+    /// KV to move, and what of it the last step computed.
+    pub bytes: u64,
+    pub last_bytes: u64,
+}
+
+/// A request that has ended here and whose memory is not free yet.
+#[derive(Debug, Clone, Copy)]
+struct Leaving {
+    request: u32,
+    state: State,
+    context: u32,
+    /// Steps that must end first.
+    steps: u32,
+    /// Time that must come first.
+    until_ns: i64,
+}
+
+/// Steps that the instance will carry out unless an arrival cuts them short.
+#[derive(Debug, Clone)]
+struct Pending {
+    start_ns: i64,
+    steps: u64,
+    first: StepCost,
+    last: StepCost,
+    total_ns: i64,
+    /// Prompt tokens computed, by request.
+    chunks: Vec<(u32, u32)>,
+    decodes: bool,
+}
+
+pub(super) struct Instance<'a> {
     plan: &'a Plan,
-    workload: &'a Workload,
-    rules: &'a Rules,
-    outcome: &'a mut Outcome,
-    states: Vec<State>,
+    role: Role,
+    /// Its number in the cluster.
+    number: u32,
     memory: Memory,
     decoding: Lockstep,
     waiting: VecDeque<u32>,
+    /// Arrivals that a step which is put together now cannot see yet, with the steps that must end first.
+    inbox: VecDeque<(u32, u32)>,
     prefilling: VecDeque<u32>,
     /// Running requests by order of admission.
     running: BTreeSet<(u64, u32)>,
+    leaving: Vec<Leaving>,
+    /// Decoding requests whose next gap is not a step's time.
+    late: Vec<(u32, GapCause)>,
     admissions: u64,
     /// Nothing is admitted in a step in which a request was preempted.
     preempted: bool,
+    /// Bytes promised to running requests.
+    promised: u64,
+    /// Bytes that the next step moves from or to the host.
+    moved_bytes: u64,
+    /// Time in which decoding requests have not decoded.
+    stall: i64,
     now: i64,
+    pending: Option<Pending>,
     /// Sum over steps of duration over tokens computed in the step.
     share: f64,
-    /// Number of this instance.
-    number: u32,
     /// Stretches whose longest step is longer than all later ones: (stretch, duration).
     peaks: Vec<(usize, i64)>,
     kept: Vec<u64>,
-    last_kept: Vec<u64>,
     pairs: Vec<f64>,
     read: Vec<u64>,
+    no_pairs: Vec<f64>,
+    no_read: Vec<u64>,
+    pub stretches: Vec<Stretch>,
 }
 
-/// Serves the requests `mine` (indices into the workload, in order of arrival).
-pub(super) fn run(plan: &Plan, workload: &Workload, rules: &Rules, number: u32, mine: &[u32], outcome: &mut Outcome) {
-    let groups = plan.groups.len();
-    let unit_bytes = u64::from(workload.unit_tokens) * plan.growing_bytes();
-    let mut instance = Instance {
-        plan,
-        workload,
-        rules,
-        outcome,
-        states: vec![State::default(); workload.len()],
-        memory: Memory::new(plan.capacity_bytes, unit_bytes, workload.distinct_units as usize),
-        decoding: Lockstep::new(plan),
-        waiting: VecDeque::new(),
-        prefilling: VecDeque::new(),
-        running: BTreeSet::new(),
-        admissions: 0,
-        preempted: false,
-        now: 0,
-        share: 0.0,
-        number,
-        peaks: Vec::new(),
-        kept: vec![0; plan.lanes()],
-        last_kept: vec![0; plan.lanes()],
-        pairs: vec![0.0; groups],
-        read: vec![0; groups],
-    };
-    let mut arrivals = mine.iter().copied().peekable();
-    while !instance.outcome.overran {
-        while let Some(request) = arrivals.next_if(|&request| workload.arrival_ns[request as usize] <= instance.now) {
-            instance.arrive(request);
-        }
-        instance.admit();
-        let next_arrival = arrivals.peek().map(|&request| workload.arrival_ns[request as usize]);
-        if !instance.prefilling.is_empty() {
-            instance.mixed_step();
-        } else if instance.decoding.requests > 0 {
-            instance.decode_stretch(next_arrival);
-        } else if instance.preempted {
-            // Nothing runs any more, so the step of the preemption is over.
-            instance.preempted = false;
-        } else if let Some(at) = next_arrival {
-            instance.now = instance.now.max(at);
-        } else {
-            break;
+impl<'a> Instance<'a> {
+    pub(super) fn new(plan: &'a Plan, role: Role, number: u32, workload: &Workload) -> Self {
+        let groups = plan.groups.len();
+        let unit_bytes = u64::from(unit_of(workload)) * plan.growing_bytes();
+        Self {
+            plan,
+            role,
+            number,
+            memory: Memory::new(plan.capacity_bytes, unit_bytes, u64::from(BLOCK_TOKENS) * plan.growing_bytes()),
+            decoding: Lockstep::new(plan),
+            waiting: VecDeque::new(),
+            inbox: VecDeque::new(),
+            prefilling: VecDeque::new(),
+            running: BTreeSet::new(),
+            leaving: Vec::new(),
+            late: Vec::new(),
+            admissions: 0,
+            preempted: false,
+            promised: 0,
+            moved_bytes: 0,
+            stall: 0,
+            now: 0,
+            pending: None,
+            share: 0.0,
+            peaks: Vec::new(),
+            kept: vec![0; plan.lanes()],
+            pairs: vec![0.0; groups],
+            read: vec![0; groups],
+            no_pairs: vec![0.0; groups],
+            no_read: vec![0; groups],
+            stretches: Vec::new(),
         }
     }
-}
 
-impl Instance<'_> {
-    /// A request comes; one that can never be served is turned away at once.
-    fn arrive(&mut self, request: u32) {
-        let at = request as usize;
-        let (prompt, output) = (self.workload.prompt[at], self.workload.output[at]);
+    /// Requests that it has, running or waiting.
+    pub(super) fn load(&self) -> usize {
+        self.running.len() + self.waiting.len() + self.inbox.len()
+    }
+
+    /// Leading prompt units of a request that are resident.
+    pub(super) fn match_units(&self, workload: &Workload, request: u32) -> usize {
+        self.memory.leading(workload.units_of(request as usize))
+    }
+
+    /// End of the stretch that it has promised.
+    pub(super) fn ends(&self) -> Option<i64> {
+        self.pending.as_ref().map(|pending| pending.start_ns + pending.total_ns)
+    }
+
+    /// When it must look again though nothing runs: the end of a transfer from it.
+    pub(super) fn wakes(&self) -> Option<i64> {
+        if self.pending.is_some() {
+            return None;
+        }
+        self.leaving.iter().map(|leaving| leaving.until_ns).filter(|&at| at > self.now).min()
+    }
+
+    /// Why it can never serve this request, if it cannot.
+    pub(super) fn refuses(&self, shared: &Shared<'_>, request: u32) -> Option<Fate> {
+        let (plan, at) = (self.plan, request as usize);
+        let (prompt, output) = (shared.workload.prompt[at], shared.workload.output[at]);
+        if prompt == 0 {
+            return Some(Fate::NoPrompt);
+        }
         // The last token needs no KV. A preempted request is prefilled again with what it had generated, before anything
         // is pruned.
-        let most = prompt.checked_add(output.saturating_sub(1));
-        let fits = |most: u32| {
-            let peak = self.plan.footprint(prompt, prompt, false).max(self.plan.footprint(prompt, most, true));
-            peak.max(self.plan.footprint(most, most, false)) <= self.plan.capacity_bytes
-        };
-        if prompt == 0 {
-            self.outcome.served[at].fate = Fate::NoPrompt;
-        } else if most.is_some_and(fits) {
-            self.states[at].prefill = prompt;
-            self.waiting.push_back(request);
-        } else {
-            self.outcome.served[at].fate = Fate::TooLarge;
-        }
-    }
-
-    /// Admits waiting requests in order while the step has tokens to spare, and a slot and room for the whole prompt are
-    /// free.
-    fn admit(&mut self) {
-        if self.preempted {
-            return;
-        }
-        let left = |request: &u32| {
-            let state = &self.states[*request as usize];
-            u64::from(state.prefill - state.done)
-        };
-        let taken = self.decoding.requests + self.prefilling.iter().map(left).sum::<u64>();
-        let mut budget = u64::from(self.rules.step_tokens).saturating_sub(taken);
-        while let Some(&request) = self.waiting.front() {
-            let full = self.running.len() >= self.rules.running_requests as usize;
-            if budget == 0 || full || !self.admit_one(request) {
-                break;
+        let Some(most) = prompt.checked_add(output.saturating_sub(1)) else { return Some(Fate::TooLarge) };
+        let here = plan.footprint(prompt, prompt, false);
+        let peak = match self.role {
+            Role::Prefill => here,
+            Role::Both | Role::Decode => {
+                here.max(plan.footprint(prompt, most, true)).max(plan.footprint(most, most, false))
             }
-            self.waiting.pop_front();
-            self.prefilling.push_back(request);
-            let state = &self.states[request as usize];
-            budget = budget.saturating_sub(u64::from(state.prefill - state.done));
+        };
+        if peak > plan.capacity_bytes {
+            return Some(Fate::TooLarge);
+        }
+        (!shared.rules.chunked && prompt > shared.rules.step_tokens).then_some(Fate::TooLong)
+    }
+
+    /// A request comes at `at`, and its stretch ends early enough to see it.
+    pub(super) fn arrive(&mut self, shared: &mut Shared<'_>, request: u32, at: i64) {
+        if !shared.states[request as usize].has_kv {
+            shared.states[request as usize].prefill = shared.workload.prompt[request as usize];
+        }
+        let ahead = u64::from(shared.rules.lookahead);
+        let mut left = 1 + u32::from(self.pending.is_some());
+        let cut = self.pending.as_ref().filter(|pending| pending.steps > 1).map(|pending| {
+            let until = (at - pending.start_ns).max(0) as f64;
+            let reached = steps_until(pending.first.total(), pending.last.total(), pending.steps, until);
+            (reached + ahead, pending.steps)
+        });
+        if let Some((wanted, steps)) = cut {
+            left = if wanted <= steps { 1 } else { 2 };
+            // While others already wait for room, an arrival changes nothing.
+            if wanted < steps && self.waiting.is_empty() {
+                self.cut(shared.rules, wanted);
+            }
+        }
+        if shared.rules.lookahead && (self.pending.is_some() || self.now == at) {
+            self.inbox.push_back((request, left));
+        } else {
+            self.waiting.push_back(request);
         }
     }
 
-    fn admit_one(&mut self, request: u32) -> bool {
-        let at = request as usize;
-        let (unit, prefill) = (self.workload.unit_tokens, self.states[at].prefill);
-        let aligned = unit > 0 && unit.is_multiple_of(BLOCK_TOKENS);
-        let shares = self.rules.prefix_cache && aligned && self.plan.shares(prefill);
-        let units = self.workload.units_of(at);
-        // Only full blocks are shared, and at least the last token is computed for its logits.
-        let full = if shares { (self.workload.prompt[at] / unit) as usize } else { 0 };
-        let leading = self.memory.leading(&units[..full.min(units.len())]);
-        let found = (leading as u32 * unit).min((prefill - 1) / BLOCK_TOKENS * BLOCK_TOKENS);
-        let unit_bytes = u64::from(unit) * self.plan.growing_bytes();
-        let private = self.plan.footprint(prefill, prefill, false) - leading as u64 * unit_bytes;
-        let pinned = &units[..leading];
-        if private + self.memory.unused_bytes(pinned) > self.memory.room() {
+    fn cut(&mut self, rules: &Rules, steps: u64) {
+        let last = self.price_decode(rules, steps);
+        if let Some(pending) = &mut self.pending {
+            pending.steps = steps;
+            pending.total_ns = StepCost::stretched(&pending.first, &last, steps as f64).total().round() as i64;
+            pending.last = last;
+        }
+    }
+
+    /// Promises the next stretch, if there is anything to do.
+    pub(super) fn start(&mut self, shared: &mut Shared<'_>, at: i64) {
+        self.now = self.now.max(at);
+        while !shared.overran && !self.compose(shared) {
+            // Nothing runs, so whatever waits for the end of a step waits no longer.
+            if self.preempted {
+                self.preempted = false;
+            } else if !self.free_leaving(shared, u32::MAX) {
+                if self.inbox.is_empty() {
+                    return;
+                }
+                self.waiting.extend(self.inbox.drain(..).map(|(request, _)| request));
+            }
+        }
+    }
+
+    /// Puts the next step together; `false` if there is nothing to compute.
+    fn compose(&mut self, shared: &mut Shared<'_>) -> bool {
+        let rules = shared.rules;
+        let budget = u64::from(rules.step_tokens);
+        let mut chunks = Vec::new();
+        if rules.compose == Compose::PrefillFirst {
+            chunks = self.prompts(shared, budget, 0);
+        }
+        if chunks.is_empty() {
+            while self.decoding.requests > 0 && !self.memory.reserve(self.decoding.growth(1)) {
+                self.preempt(shared);
+            }
+            if rules.compose == Compose::Mixed {
+                let left = budget.saturating_sub(self.decoding.requests);
+                chunks = self.prompts(shared, left, 1);
+            }
+        }
+        let decodes = self.decoding.requests > 0 && (chunks.is_empty() || rules.compose == Compose::Mixed);
+        if chunks.is_empty() && !decodes {
             return false;
         }
-        self.memory.pin(pinned);
-        self.memory.reserve(private);
-        self.admissions += 1;
-        let state = &mut self.states[at];
-        state.epoch += 1;
-        state.order = self.admissions;
-        state.done = found;
-        state.pinned = leading as u32;
-        state.publishes = shares;
-        self.running.insert((self.admissions, request));
-        let served = &mut self.outcome.served[at];
-        if served.queue_ns.is_none() {
-            served.queue_ns = Some(self.now - self.workload.arrival_ns[at]);
-            served.hit_tokens = found;
+        let pending = if chunks.is_empty() { self.stretch(rules) } else { self.mixed(shared, chunks, decodes) };
+        shared.overran |= pending.total_ns as f64 + self.now as f64 > LONGEST_NS as f64;
+        if !shared.overran {
+            self.pending = Some(pending);
         }
         true
     }
 
-    /// One step with prefill chunks, and one token for each decoding request.
-    fn mixed_step(&mut self) {
-        while !self.grow(1) {
-            if self.preempt_last() {
-                return;
+    /// Deals `budget` tokens out: to prompts that are begun, then to waiting requests. A request that comes with its KV is
+    /// to have room for `ahead` tokens more.
+    fn prompts(&mut self, shared: &mut Shared<'_>, budget: u64, ahead: u32) -> Vec<(u32, u32)> {
+        let mut left = budget;
+        let mut chunks: Vec<(u32, u32)> = Vec::new();
+        let begun: Vec<u32> = self.prefilling.iter().copied().collect();
+        for request in begun {
+            let state = shared.states[request as usize];
+            let chunk = left.min(u64::from(state.prefill - state.done)) as u32;
+            if chunk == 0 || !self.prefilling.contains(&request) {
+                continue;
+            }
+            let more = self.held_at(shared.workload, &state, state.done + chunk)
+                - self.held_at(shared.workload, &state, state.done);
+            while self.prefilling.contains(&request) && !self.memory.reserve(more) {
+                let reserved = self.decoding.growth(u64::from(ahead));
+                self.preempt(shared);
+                self.memory.release(reserved - self.decoding.growth(u64::from(ahead)));
+            }
+            if self.prefilling.contains(&request) {
+                left -= u64::from(chunk);
+                chunks.push((request, chunk));
+                self.publish(shared, request, state.done + chunk);
             }
         }
-        let budget = u64::from(self.rules.step_tokens).saturating_sub(self.decoding.requests);
-        let chunks = self.chunks(budget.max(1) as u32);
-        let prefill_tokens: u64 = chunks.iter().map(|chunk| u64::from(chunk.1)).sum();
-        let completed = |&&(request, chunk): &&(u32, u32)| {
-            let state = &self.states[request as usize];
-            state.done + chunk == state.prefill
-        };
-        let rows = chunks.iter().filter(completed).count() as u64;
-        let scored = chunks.iter().filter(completed).map(|&(request, _)| self.states[request as usize].prefill);
-        let scored_tokens = scored.filter(|&prefill| self.plan.drops_of(prefill)).map(u64::from).sum();
-        self.decoding.kept_into(1, &mut self.kept);
-        let batch = Batch {
-            decode_requests: self.decoding.requests,
-            kept_tokens: &self.kept,
-            prefill_tokens,
-            prefill_rows: rows,
-            prefill_pairs: &self.pairs,
-            prefill_context: &self.read,
-            scored_tokens,
-        };
-        let cost = price(self.plan, &batch);
-        let Some(total) = self.duration(cost.total()) else { return };
-        let per_token = total as f64 / (self.decoding.requests + prefill_tokens) as f64;
-        let (requests, context) = (self.decoding.requests, self.decoding.context);
-        self.share += per_token;
-        self.now += total;
-        self.decoding.advance(1);
-        self.record(Stretch {
-            instance: 0,
-            start_ns: self.now - total,
-            steps: 1,
-            decode_requests: requests,
-            prefill_requests: chunks.len() as u32,
-            prefill_tokens,
-            context_tokens: context + requests,
-            first_ns: cost.total(),
-            last_ns: cost.total(),
-            total_ns: total,
-            cost,
-            held_bytes: 0,
-            resident_bytes: 0,
-            left_bytes: 0,
-            waiting_requests: 0,
-        });
-        self.finish_due();
-        for &(request, chunk) in &chunks {
-            self.computed(request, chunk, per_token);
-        }
-        self.settle();
-    }
-
-    /// Deals the token budget out to the prefilling requests in order, and notes their pairs and reads.
-    fn chunks(&mut self, budget: u32) -> Vec<(u32, u32)> {
-        self.pairs.fill(0.0);
-        self.read.fill(0);
-        let mut left = budget;
-        let mut chunks = Vec::new();
-        for &request in &self.prefilling {
-            if left == 0 {
+        chunks.retain(|(request, _)| self.prefilling.contains(request));
+        while let Some(&request) = self.waiting.front().filter(|_| !self.preempted && left > 0) {
+            let slots = self.running.len() + self.leaving.iter().filter(|leaving| leaving.steps > 0).count();
+            if slots >= shared.rules.running_requests as usize {
                 break;
             }
-            let state = &self.states[request as usize];
-            let chunk = left.min(state.prefill - state.done);
-            left -= chunk;
-            chunks.push((request, chunk));
+            let Some(chunk) = self.admit(shared, request, left, ahead) else { break };
+            self.waiting.pop_front();
+            left = left.saturating_sub(u64::from(chunk.max(1)));
+            if chunk > 0 {
+                self.prefilling.push_back(request);
+                chunks.push((request, chunk));
+            }
+        }
+        chunks
+    }
+
+    /// Private bytes of a prefilling request once `done` tokens are computed.
+    fn held_at(&self, workload: &Workload, state: &State, done: u32) -> u64 {
+        let unit = unit_of(workload);
+        let held = done.max(state.pinned * unit);
+        self.plan.footprint(held, held, false) - u64::from(state.pinned) * u64::from(unit) * self.plan.growing_bytes()
+    }
+
+    /// Admits a request if the rules allow it: the tokens of its prompt that the step computes, none if it comes with its
+    /// KV.
+    fn admit(&mut self, shared: &mut Shared<'_>, request: u32, left: u64, ahead: u32) -> Option<u32> {
+        let (rules, workload, at) = (shared.rules, shared.workload, request as usize);
+        let state = shared.states[at];
+        let promise = self.promise(rules, workload, request);
+        if promise.1 > self.plan.capacity_bytes.saturating_sub(self.promised) && !self.running.is_empty() {
+            return None;
+        }
+        if state.has_kv {
+            return self.admit_with_kv(shared, request, promise.0, ahead).then_some(0);
+        }
+        let unit = unit_of(workload);
+        let shares = rules.prefix_cache && self.plan.shares(state.prefill);
+        let units = workload.units_of(at);
+        // Only full blocks are shared, and at least the last token is computed for its logits.
+        let most = (state.prefill - 1) / BLOCK_TOKENS * BLOCK_TOKENS;
+        let full = if shares && unit > 0 { (workload.prompt[at] / unit).min(most.div_ceil(unit)) as usize } else { 0 };
+        let leading = self.memory.leading(&units[..full.min(units.len())]) as u32;
+        let of_units = (leading * unit).min(most);
+        let is_next = state.extent_units == leading && of_units == leading * unit;
+        let blocks = if shares && is_next { self.memory.extent(request, state.extent) } else { 0 };
+        let found = (of_units + blocks * BLOCK_TOKENS).min(most);
+        let chunk = left.min(u64::from(state.prefill - found)) as u32;
+        // What was preempted may have become longer than a step; it is split nevertheless.
+        if !rules.chunked && found + chunk < state.prefill && state.prefill <= rules.step_tokens {
+            return None;
+        }
+        let pinned = &units[..leading as usize];
+        let with = State { pinned: leading, ..state };
+        let needed = if rules.admit == Admit::FirstChunk { found + chunk } else { state.prefill };
+        if self.held_at(workload, &with, needed) + self.memory.unused_bytes(pinned) > self.memory.room() {
+            return None;
+        }
+        self.memory.pin(pinned);
+        if blocks > 0 {
+            self.memory.take_extent(request, state.extent);
+        }
+        let own = u64::from(blocks) * u64::from(BLOCK_TOKENS) * self.plan.growing_bytes();
+        let first = self.held_at(workload, &with, found + chunk);
+        if first >= own {
+            self.memory.reserve(first - own);
+        } else {
+            self.memory.release(own - first);
+        }
+        self.enter(shared, request, promise.0);
+        let now_ns = self.now;
+        let state = &mut shared.states[at];
+        (state.done, state.pinned, state.extent) = (found, leading, None);
+        (state.publishes, state.shares) = (shares && unit > 0, shares);
+        let served = &mut shared.served[at];
+        if served.queue_ns.is_none() {
+            served.instance = self.number;
+            served.queue_ns = Some(now_ns - served.arrival_ns);
+            served.hit_tokens = found;
+            state.began_ns = now_ns;
+        }
+        self.publish(shared, request, found + chunk);
+        Some(chunk)
+    }
+
+    /// Admits a request whose KV is computed already; it decodes from this step on.
+    fn admit_with_kv(&mut self, shared: &mut Shared<'_>, request: u32, promised: u64, ahead: u32) -> bool {
+        let (at, now_ns) = (request as usize, self.now);
+        let state = shared.states[at];
+        if !self.memory.reserve(self.plan.footprint(state.prefill, state.done + ahead, true)) {
+            return false;
+        }
+        let is_swapped = shared.served[at].preemptions > 0;
+        if is_swapped {
+            self.moved_bytes += self.plan.footprint(state.prefill, state.done, true);
+        }
+        self.enter(shared, request, promised);
+        let state = &mut shared.states[at];
+        (state.has_kv, state.pinned, state.publishes, state.shares) = (false, 0, false, false);
+        let served = &mut shared.served[at];
+        served.instance = self.number;
+        served.queue_ns = served.queue_ns.or(Some(now_ns - served.arrival_ns));
+        let cause = if is_swapped { GapCause::Preemption } else { GapCause::Handover };
+        self.late.push((request, cause));
+        let context = shared.states[at].done;
+        self.join(shared, request, context);
+        true
+    }
+
+    /// Bytes that the rules keep for a request while it runs, and those that must be free for it to begin; zero where the
+    /// rules do not look ahead.
+    fn promise(&self, rules: &Rules, workload: &Workload, request: u32) -> (u64, u64) {
+        let share = match rules.admit {
+            Admit::FirstChunk | Admit::Prompt => return (0, 0),
+            Admit::Whole => 1.0,
+            Admit::Estimate(share) => share,
+        };
+        let (prompt, output) = (workload.prompt[request as usize], workload.output[request as usize]);
+        let whole = |generated: u32| {
+            let end = prompt.saturating_add(generated);
+            self.plan.footprint(prompt, end, true).max(self.plan.footprint(prompt, prompt, false))
+        };
+        let most = output.saturating_sub(1);
+        (whole((f64::from(most) * share).ceil() as u32), whole(most))
+    }
+
+    fn enter(&mut self, shared: &mut Shared<'_>, request: u32, promised: u64) {
+        self.admissions += 1;
+        self.promised += promised;
+        let state = &mut shared.states[request as usize];
+        state.epoch += 1;
+        state.order = self.admissions;
+        state.promised = promised;
+        self.running.insert((self.admissions, request));
+    }
+
+    /// Shares the full units of a prompt that are computed once `done` tokens are. Others find them from this step on.
+    fn publish(&mut self, shared: &mut Shared<'_>, request: u32, done: u32) {
+        let at = request as usize;
+        let (unit, units, prompt) =
+            (unit_of(shared.workload), shared.workload.units_of(at), shared.workload.prompt[at]);
+        let state = &mut shared.states[at];
+        while state.publishes {
+            let next = state.pinned as usize;
+            let end = (next as u32 + 1).saturating_mul(unit);
+            if next >= units.len() || end > done || end > prompt {
+                break;
+            }
+            // A unit that another request published meanwhile stays a private duplicate here, and so do those after it.
+            state.publishes = self.memory.publish(units[next]);
+            state.pinned += u32::from(state.publishes);
+        }
+    }
+
+    /// One step with prefill chunks, and one token for each decoding request if they decode.
+    fn mixed(&mut self, shared: &Shared<'_>, chunks: Vec<(u32, u32)>, decodes: bool) -> Pending {
+        self.pairs.fill(0.0);
+        self.read.fill(0);
+        let (mut rows, mut scored_tokens, mut prefill_tokens) = (0, 0, 0);
+        for &(request, chunk) in &chunks {
+            let state = &shared.states[request as usize];
+            prefill_tokens += u64::from(chunk);
+            if state.done + chunk == state.prefill {
+                rows += 1;
+                scored_tokens += if self.plan.drops_of(state.prefill) { u64::from(state.prefill) } else { 0 };
+            }
             for (at, group) in self.plan.groups.iter().enumerate() {
                 let cap = group.group.keep.total;
                 self.pairs[at] += pairs(state.done, state.done + chunk, cap);
@@ -268,196 +495,285 @@ impl Instance<'_> {
                 self.read[at] += cap.map_or(end, |cap| end.min(u64::from(cap) + u64::from(chunk)));
             }
         }
-        chunks
-    }
-
-    /// A chunk of a prompt is computed; its full units become shared, and after the last chunk the first token is out.
-    fn computed(&mut self, request: u32, chunk: u32, per_token: f64) {
-        let at = request as usize;
-        let state = &mut self.states[at];
-        state.done += chunk;
-        let served = &mut self.outcome.served[at];
-        served.computed_tokens += chunk;
-        served.machine_ns += per_token * f64::from(chunk);
-        if state.epoch > 1 {
-            served.recomputed_tokens += chunk;
+        self.kept.fill(0);
+        if decodes {
+            self.decoding.kept_into(1, &mut self.kept);
         }
-        let unit = self.workload.unit_tokens;
-        let units = self.workload.units_of(at);
-        while state.publishes {
-            let next = state.pinned as usize;
-            let end = (next as u32 + 1).saturating_mul(unit);
-            if next >= units.len() || end > state.done || end > self.workload.prompt[at] {
-                break;
-            }
-            // A unit that another request published meanwhile stays a private duplicate here, and so do those after it.
-            state.publishes = self.memory.publish(units[next]);
-            state.pinned += u32::from(state.publishes);
-        }
-        if state.done == state.prefill {
-            self.prefilled(request);
-        }
-    }
-
-    fn prefilled(&mut self, request: u32) {
-        let at = request as usize;
-        self.prefilling.retain(|&other| other != request);
-        let state = &mut self.states[at];
-        let prefill = state.prefill;
-        self.memory.release(self.plan.footprint(prefill, prefill, false) - self.plan.footprint(prefill, prefill, true));
-        let output = self.workload.output[at];
-        if output > 0 {
-            state.generated += 1;
-            let served = &mut self.outcome.served[at];
-            if served.ttft_ns.is_none() {
-                served.ttft_ns = Some(self.now - self.workload.arrival_ns[at]);
-            } else {
-                let gap = self.now - state.last_token_ns;
-                served.max_itl_ns = served.max_itl_ns.max(Some(gap));
-                self.outcome.long_gaps.push(gap);
-            }
-            state.last_token_ns = self.now;
-        }
-        if state.generated >= output {
-            self.leave(request, prefill);
-            return;
-        }
-        // The step's stretch is recorded by now, so the next one is the first whose steps this request feels.
-        state.joined = Some((self.decoding.step, self.outcome.stretches.len()));
-        state.joined_share = self.share;
-        let member = Member { request, epoch: state.epoch, prefilled: prefill, context: prefill };
-        self.decoding.join(member, output - state.generated);
+        let decode_requests = if decodes { self.decoding.requests } else { 0 };
+        let batch = Batch {
+            decode_requests,
+            kept_tokens: &self.kept,
+            prefill_tokens,
+            prefill_rows: rows,
+            prefill_pairs: &self.pairs,
+            prefill_context: &self.read,
+            scored_tokens,
+        };
+        let mut cost = price(self.plan, &batch);
+        host(shared.rules, decode_requests + chunks.len() as u64, &mut cost);
+        self.swap(&mut cost);
+        let total_ns = cost.total().round() as i64;
+        Pending { start_ns: self.now, steps: 1, first: cost, last: cost, total_ns, chunks, decodes }
     }
 
     /// As many decode steps as nothing changes the batch.
-    fn decode_stretch(&mut self, next_arrival: Option<i64>) {
+    fn stretch(&mut self, rules: &Rules) -> Pending {
         let mut steps = self.decoding.until_event().unwrap_or(1).max(1);
-        if self.preempted {
-            // Whoever was preempted may fit again after this step, where several made room at once.
+        let leaves = self.leaving.iter().any(|leaving| leaving.steps > 0);
+        // Whoever was preempted may fit again after one step, where several made room at once; what ended in the last step
+        // makes room after the next.
+        if self.preempted || leaves || !self.inbox.is_empty() || !self.late.is_empty() || self.stall > 0 {
             steps = 1;
         }
-        if !self.fits(steps) {
-            let (mut fitting, mut beyond) = (0, steps);
-            while beyond - fitting > 1 {
-                let middle = fitting.midpoint(beyond);
-                if self.fits(middle) {
-                    fitting = middle;
-                } else {
-                    beyond = middle;
-                }
-            }
-            if fitting == 0 {
-                self.preempt_last();
-                return;
-            }
-            steps = fitting;
+        let mut first = self.price_decode(rules, 1);
+        if self.moved_bytes > 0 {
+            self.swap(&mut first);
+            steps = 1;
         }
-        self.read.fill(0);
-        self.pairs.fill(0.0);
-        let first = self.price_decode(1);
-        let mut last = self.price_decode(steps);
+        steps = self.fitting(steps);
+        let mut last = if steps == 1 { first } else { self.price_decode(rules, steps) };
         if last.regime != first.regime {
             let (mut same, mut other) = (1, steps);
             while other - same > 1 {
                 let middle = same.midpoint(other);
-                if self.price_decode(middle).regime == first.regime {
+                if self.price_decode(rules, middle).regime == first.regime {
                     same = middle;
                 } else {
                     other = middle;
                 }
             }
             steps = same;
-            last = self.price_decode(steps);
+            last = if steps == 1 { first } else { self.price_decode(rules, steps) };
         }
-        // While others already wait for room, an arrival changes nothing.
-        if let Some(at) = next_arrival.filter(|_| self.waiting.is_empty()) {
-            let until = (at - self.now).max(0) as f64;
-            let reached = steps_until(first.total(), last.total(), steps, until);
-            if reached < steps {
-                steps = reached;
-                last = self.price_decode(steps);
+        let total_ns = StepCost::stretched(&first, &last, steps as f64).total().round() as i64;
+        Pending { start_ns: self.now, steps, first, last, total_ns, chunks: Vec::new(), decodes: true }
+    }
+
+    /// The most steps, at most `steps`, that fit in memory; the growth of the first is reserved.
+    fn fitting(&self, steps: u64) -> u64 {
+        let (reserved, room) = (self.decoding.growth(1), self.memory.room());
+        let fits = |steps: u64| self.decoding.growth(steps) - reserved <= room;
+        if fits(steps) {
+            return steps;
+        }
+        let (mut fitting, mut beyond) = (1, steps);
+        while beyond - fitting > 1 {
+            let middle = fitting.midpoint(beyond);
+            if fits(middle) {
+                fitting = middle;
+            } else {
+                beyond = middle;
             }
         }
-        self.finish_stretch(steps, &first, &last);
+        fitting
     }
 
-    fn finish_stretch(&mut self, steps: u64, first: &StepCost, last: &StepCost) {
-        let cost = StepCost::stretched(first, last, steps as f64);
-        let Some(total) = self.duration(cost.total()) else { return };
-        let (requests, context) = (self.decoding.requests, self.decoding.context);
-        self.grow(steps);
-        self.share += total as f64 / requests as f64;
-        self.now += total;
-        self.decoding.advance(steps);
-        self.record(Stretch {
-            instance: 0,
-            start_ns: self.now - total,
-            steps,
-            decode_requests: requests,
-            prefill_requests: 0,
+    fn price_decode(&mut self, rules: &Rules, ahead: u64) -> StepCost {
+        self.decoding.kept_into(ahead, &mut self.kept);
+        let batch = Batch {
+            decode_requests: self.decoding.requests,
+            kept_tokens: &self.kept,
             prefill_tokens: 0,
-            context_tokens: context + requests,
-            first_ns: first.total(),
-            last_ns: last.total(),
-            total_ns: total,
-            cost,
-            held_bytes: 0,
-            resident_bytes: 0,
-            left_bytes: 0,
-            waiting_requests: 0,
-        });
-        self.finish_due();
-        self.settle();
+            prefill_rows: 0,
+            prefill_pairs: &self.no_pairs,
+            prefill_context: &self.no_read,
+            scored_tokens: 0,
+        };
+        let mut cost = price(self.plan, &batch);
+        host(rules, self.decoding.requests, &mut cost);
+        cost
     }
 
-    /// Notes what is held after those that finished have left.
-    fn settle(&mut self) {
-        if let Some(stretch) = self.outcome.stretches.last_mut() {
-            stretch.left_bytes = self.memory.held();
+    /// KV that went to the host or came back is exposed in the step.
+    fn swap(&mut self, cost: &mut StepCost) {
+        let bytes = std::mem::take(&mut self.moved_bytes) as f64;
+        if bytes > 0.0 {
+            cost.tier += bytes / (self.plan.host_bytes_per_ns * self.plan.tensor);
+            cost.tier_bytes += bytes;
         }
     }
 
-    /// A duration in whole nanoseconds; `None`, and the replay is over, if the clock cannot count so far.
-    fn duration(&mut self, ns: f64) -> Option<i64> {
-        self.outcome.overran |= ns + self.now as f64 > LONGEST_NS as f64;
-        (!self.outcome.overran).then_some(ns.round() as i64)
+    /// Carries out what was promised.
+    pub(super) fn commit(&mut self, shared: &mut Shared<'_>) {
+        let Some(pending) = self.pending.take() else { return };
+        if pending.steps > 1 {
+            let more = self.decoding.growth(pending.steps) - self.decoding.growth(1);
+            self.memory.reserve(more);
+        }
+        self.now = pending.start_ns + pending.total_ns;
+        let requests = if pending.decodes { self.decoding.requests } else { 0 };
+        let prefill_tokens: u64 = pending.chunks.iter().map(|chunk| u64::from(chunk.1)).sum();
+        let per_token = pending.total_ns as f64 / (requests + prefill_tokens).max(1) as f64;
+        let context = if pending.decodes { self.decoding.context + requests } else { 0 };
+        let (mut stall, mut late) = (0, 0);
+        if pending.decodes {
+            self.share += per_token;
+            self.decoding.advance(pending.steps);
+            (stall, late) = (std::mem::take(&mut self.stall), self.late.len() as u64);
+        } else if self.decoding.requests > self.late.len() as u64 {
+            self.stall += pending.total_ns;
+        } else {
+            self.stall = 0;
+        }
+        self.record(Stretch {
+            instance: self.number,
+            start_ns: pending.start_ns,
+            steps: pending.steps,
+            decode_requests: requests,
+            prefill_requests: pending.chunks.len() as u32,
+            prefill_tokens,
+            context_tokens: context,
+            stall_ns: stall,
+            late_requests: late,
+            first_ns: pending.first.total(),
+            last_ns: pending.last.total(),
+            total_ns: pending.total_ns,
+            cost: StepCost::stretched(&pending.first, &pending.last, pending.steps as f64),
+            held_bytes: self.memory.held(),
+            resident_bytes: self.memory.resident(),
+            left_bytes: 0,
+            waiting_requests: (self.waiting.len() + self.inbox.len()) as u32,
+        });
+        self.free_leaving(shared, 1);
+        if pending.decodes {
+            self.late_gaps(shared);
+            self.finish_due(shared);
+        }
+        for &(request, chunk) in &pending.chunks {
+            self.computed(shared, request, chunk, per_token);
+        }
+        if let Some(stretch) = self.stretches.last_mut() {
+            stretch.left_bytes = self.memory.held();
+        }
+        self.inbox.iter_mut().for_each(|(_, left)| *left -= 1);
+        while let Some(&(request, 0)) = self.inbox.front() {
+            self.inbox.pop_front();
+            self.waiting.push_back(request);
+        }
     }
 
-    fn price_decode(&mut self, ahead: u64) -> StepCost {
-        self.decoding.kept_into(ahead, &mut self.last_kept);
-        let batch = Batch {
-            decode_requests: self.decoding.requests,
-            kept_tokens: &self.last_kept,
-            prefill_tokens: 0,
-            prefill_rows: 0,
-            prefill_pairs: &self.pairs,
-            prefill_context: &self.read,
-            scored_tokens: 0,
-        };
-        price(self.plan, &batch)
+    /// Adds a stretch.
+    fn record(&mut self, stretch: Stretch) {
+        self.preempted = false;
+        let longest = stretch.first_ns.max(stretch.last_ns).round() as i64 + stretch.stall_ns;
+        while self.peaks.last().is_some_and(|&(_, peak)| peak <= longest) {
+            self.peaks.pop();
+        }
+        self.peaks.push((self.stretches.len(), longest));
+        self.stretches.push(stretch);
     }
 
-    fn fits(&self, steps: u64) -> bool {
-        self.decoding.growth(steps) <= self.memory.room()
+    /// Tokens of requests that did not decode in the step before.
+    fn late_gaps(&mut self, shared: &mut Shared<'_>) {
+        for (request, cause) in self.late.drain(..) {
+            let state = &mut shared.states[request as usize];
+            let ns = self.now - state.last_token_ns;
+            state.last_token_ns = self.now;
+            // The step is recorded, so the next stretch is the first whose steps this request feels as they are.
+            state.joined = state.joined.map(|(step, _)| (step, self.stretches.len()));
+            shared.long_gaps.push(LongGap { ns, cause });
+            let served = &mut shared.served[request as usize];
+            served.max_itl_ns = served.max_itl_ns.max(Some(ns));
+        }
     }
 
-    fn grow(&mut self, steps: u64) -> bool {
-        self.memory.reserve(self.decoding.growth(steps))
+    /// A chunk of a prompt is computed; after the last chunk the first token is out.
+    fn computed(&mut self, shared: &mut Shared<'_>, request: u32, chunk: u32, per_token: f64) {
+        let at = request as usize;
+        let state = &mut shared.states[at];
+        state.done += chunk;
+        let served = &mut shared.served[at];
+        served.computed_tokens += chunk;
+        served.machine_ns += per_token * f64::from(chunk);
+        if served.preemptions > 0 {
+            served.recomputed_tokens += chunk;
+        }
+        if state.done == state.prefill {
+            self.prefilled(shared, request, chunk);
+        }
+    }
+
+    fn prefilled(&mut self, shared: &mut Shared<'_>, request: u32, chunk: u32) {
+        let at = request as usize;
+        self.prefilling.retain(|&other| other != request);
+        let front = shared.rules.front_ns.round() as i64;
+        let state = &mut shared.states[at];
+        let prefill = state.prefill;
+        self.memory.release(self.plan.footprint(prefill, prefill, false) - self.plan.footprint(prefill, prefill, true));
+        let output = shared.workload.output[at];
+        if output > 0 {
+            state.generated += 1;
+            let served = &mut shared.served[at];
+            if served.ttft_ns.is_none() {
+                served.ttft_ns = Some(self.now - served.arrival_ns + front);
+            } else {
+                let ns = self.now - state.last_token_ns;
+                served.max_itl_ns = served.max_itl_ns.max(Some(ns));
+                shared.long_gaps.push(LongGap { ns, cause: GapCause::Preemption });
+            }
+            state.last_token_ns = self.now;
+        }
+        if state.generated >= output {
+            self.leave(shared, request, prefill);
+        } else if self.role == Role::Prefill {
+            self.hand_over(shared, request, chunk);
+        } else {
+            if shared.rules.compose == Compose::PrefillFirst {
+                self.late.push((request, GapCause::Prefill));
+            }
+            self.join(shared, request, prefill);
+        }
+    }
+
+    /// A request begins to decode.
+    fn join(&mut self, shared: &mut Shared<'_>, request: u32, context: u32) {
+        let at = request as usize;
+        let state = &mut shared.states[at];
+        // The step's stretch is recorded by now, so the next one is the first whose steps this request feels.
+        state.joined = Some((self.decoding.step, self.stretches.len()));
+        state.joined_share = self.share;
+        let member = Member { request, epoch: state.epoch, prefilled: state.prefill, context };
+        self.decoding.join(member, shared.workload.output[at] - state.generated);
+    }
+
+    /// The prompt is computed, and another instance decodes; the KV stays here until it is there.
+    fn hand_over(&mut self, shared: &mut Shared<'_>, request: u32, chunk: u32) {
+        let state = &mut shared.states[request as usize];
+        let (prefill, left) = (state.prefill, *state);
+        self.running.remove(&(state.order, request));
+        self.promised -= state.promised;
+        (state.has_kv, state.done, state.joined) = (true, prefill, None);
+        let bytes = self.plan.footprint(prefill, prefill, true);
+        self.leaving.push(Leaving { request, state: left, context: prefill, steps: 0, until_ns: i64::MAX });
+        shared.handed.push(Handed {
+            request,
+            began_ns: state.began_ns,
+            ended_ns: self.now,
+            bytes,
+            last_bytes: (bytes as f64 * f64::from(chunk) / f64::from(prefill.max(1))) as u64,
+        });
+    }
+
+    /// The KV of a request that decodes elsewhere is there at `at`.
+    pub(super) fn release_at(&mut self, request: u32, at: i64) {
+        for leaving in self.leaving.iter_mut().filter(|leaving| leaving.request == request) {
+            leaving.until_ns = at;
+        }
     }
 
     /// Handles all events of the current step.
-    fn finish_due(&mut self) {
+    fn finish_due(&mut self, shared: &mut Shared<'_>) {
         while let Some(event) = self.decoding.due() {
             match event {
                 Event::Full { request, epoch, lane } => {
-                    if let Some(member) = self.member(request, epoch) {
+                    if let Some(member) = self.member(shared, request, epoch) {
                         self.decoding.fill(member, lane);
                     }
                 }
                 Event::Finish { request, epoch } => {
-                    if let Some(member) = self.member(request, epoch) {
-                        self.stop_decoding(member);
-                        self.leave(request, member.context);
+                    if let Some(member) = self.member(shared, request, epoch) {
+                        self.stop_decoding(shared, member);
+                        self.leave(shared, request, member.context);
                     }
                 }
             }
@@ -465,83 +781,196 @@ impl Instance<'_> {
     }
 
     /// The request as the lockstep knows it now; `None` if the event belongs to an earlier admission.
-    fn member(&self, request: u32, epoch: u32) -> Option<Member> {
-        let state = &self.states[request as usize];
+    fn member(&self, shared: &Shared<'_>, request: u32, epoch: u32) -> Option<Member> {
+        let state = &shared.states[request as usize];
         let (step, _) = state.joined.filter(|_| state.epoch == epoch)?;
-        let context = state.prefill + (self.decoding.step - step) as u32;
-        Some(Member { request, epoch, prefilled: state.prefill, context })
+        Some(Member {
+            request,
+            epoch,
+            prefilled: state.prefill,
+            context: state.done + (self.decoding.step - step) as u32,
+        })
     }
 
-    /// Takes a request out of the lockstep and settles what it felt since it joined.
-    fn stop_decoding(&mut self, member: Member) {
+    /// Takes a request out of the lockstep and counts what it has felt there.
+    fn stop_decoding(&mut self, shared: &mut Shared<'_>, member: Member) {
         self.decoding.leave(member);
-        let state = &mut self.states[member.request as usize];
-        let served = &mut self.outcome.served[member.request as usize];
-        let Some((_, stretch)) = state.joined.take() else { return };
-        state.generated += member.context - state.prefill;
-        if member.context > state.prefill {
-            // `peaks` falls, so the first peak at or after the joining stretch is the largest gap.
+        let at = member.request as usize;
+        let state = &mut shared.states[at];
+        let Some((step, stretch)) = state.joined.take() else { return };
+        let steps = (self.decoding.step - step) as u32;
+        state.generated += steps;
+        let served = &mut shared.served[at];
+        if steps > 0 {
+            // The longest step after the joining stretch is the largest gap.
             let from = self.peaks.partition_point(|&(at, _)| at < stretch);
             served.max_itl_ns = served.max_itl_ns.max(self.peaks.get(from).map(|&(_, peak)| peak));
-            state.last_token_ns = self.now;
+            state.last_token_ns = self.now - self.stall;
         }
         served.machine_ns += self.share - state.joined_share;
     }
 
-    /// A request is done: its memory is free, its shared units stay cached.
-    fn leave(&mut self, request: u32, context: u32) {
+    /// A request is done: its memory is free, or will be once the step that is put together already has run.
+    fn leave(&mut self, shared: &mut Shared<'_>, request: u32, context: u32) {
         let at = request as usize;
-        self.give_back(request, context, true);
-        let served = &mut self.outcome.served[at];
+        let served = &mut shared.served[at];
         served.fate = Fate::Finished;
-        served.e2e_ns = Some(self.now - self.workload.arrival_ns[at]);
-    }
-
-    fn give_back(&mut self, request: u32, context: u32, selected: bool) {
-        let at = request as usize;
-        let state = &self.states[at];
+        served.e2e_ns = Some(self.now - served.arrival_ns + shared.rules.front_ns.round() as i64);
+        shared.ended.push(request);
+        let state = shared.states[at];
         self.running.remove(&(state.order, request));
-        let unit_bytes = u64::from(self.workload.unit_tokens) * self.plan.growing_bytes();
-        let held = self.plan.footprint(state.prefill, context, selected) - u64::from(state.pinned) * unit_bytes;
-        self.memory.release(held);
-        self.memory.unpin(&self.workload.units_of(at)[..state.pinned as usize]);
+        self.promised -= state.promised;
+        let leaving = Leaving { request, state, context, steps: u32::from(shared.rules.lookahead), until_ns: i64::MIN };
+        if shared.rules.lookahead {
+            self.leaving.push(leaving);
+        } else {
+            self.depart(shared, &leaving);
+        }
     }
 
-    /// Preempts the request that was admitted last; it waits in front and is prefilled again with what it had generated.
-    /// `true` if it was prefilling, so that the step must be composed anew.
-    fn preempt_last(&mut self) -> bool {
-        let Some(&(_, request)) = self.running.last() else { return true };
+    /// Frees the memory of those that `steps` more ended steps let go; `true` if there were any.
+    fn free_leaving(&mut self, shared: &mut Shared<'_>, steps: u32) -> bool {
+        if self.leaving.is_empty() {
+            return false;
+        }
+        let all = std::mem::take(&mut self.leaving);
+        let before = all.len();
+        for mut leaving in all {
+            leaving.steps = leaving.steps.saturating_sub(steps);
+            if leaving.steps == 0 && leaving.until_ns <= self.now {
+                self.depart(shared, &leaving);
+            } else {
+                self.leaving.push(leaving);
+            }
+        }
+        self.leaving.len() < before
+    }
+
+    /// Frees the memory of a request that has ended here. Blocks that its next turn will name stay as that turn's.
+    fn depart(&mut self, shared: &mut Shared<'_>, leaving: &Leaving) {
+        let (mut state, at) = (leaving.state, leaving.request as usize);
+        let unit = unit_of(shared.workload);
+        let prompt_units = if unit > 0 { shared.workload.prompt[at] / unit } else { 0 };
+        let (mut known, first): (&[u32], usize) = (&[], state.pinned as usize);
+        let is_whole = state.publishes
+            && state.pinned == prompt_units
+            && shared.rules.keeps_decoded
+            && is_whole(self.plan, state.prefill, leaving.context);
+        if let Some(next) = shared.arrivals.follower(leaving.request).filter(|_| is_whole && unit > 0) {
+            let (own, theirs) = (shared.workload.units_of(at), shared.workload.units_of(next as usize));
+            let full = (shared.workload.prompt[next as usize] / unit).min(leaving.context / unit) as usize;
+            if full > first && theirs.len() >= full && theirs[..first] == own[..first] {
+                let new = theirs[first..full].iter().take_while(|&&unit| self.memory.publish(unit)).count();
+                known = &theirs[first..first + new];
+                state.pinned += new as u32;
+            }
+        }
+        let pinned = state.pinned;
+        self.give_back(shared, &Leaving { state, ..*leaving }, true);
+        self.memory.unpin(known);
+        let own = pinned as usize - known.len();
+        self.memory.unpin(&shared.workload.units_of(at)[..own]);
+    }
+
+    /// Frees private bytes; where blocks stay cached, gives the slot of those that no unit names. Units stay pinned.
+    fn give_back(&mut self, shared: &Shared<'_>, leaving: &Leaving, selected: bool) -> Option<u32> {
+        let (state, unit) = (&leaving.state, unit_of(shared.workload));
+        let in_units = u64::from(state.pinned) * u64::from(unit) * self.plan.growing_bytes();
+        let held = if selected {
+            self.plan.footprint(state.prefill, leaving.context, true) - in_units
+        } else {
+            self.held_at(shared.workload, state, leaving.context)
+        };
+        let mut kept = None;
+        let mut cached = 0;
+        let whole = !selected || is_whole(self.plan, state.prefill, leaving.context);
+        if shared.rules.keeps_decoded && state.shares && whole {
+            let blocks = (leaving.context / BLOCK_TOKENS).saturating_sub(state.pinned * unit / BLOCK_TOKENS);
+            kept = self.memory.leave_extent(leaving.request, blocks);
+            if kept.is_some() {
+                cached = u64::from(blocks) * u64::from(BLOCK_TOKENS) * self.plan.growing_bytes();
+            }
+        }
+        self.memory.release(held - cached);
+        kept
+    }
+
+    /// Preempts the request that the rules name; it waits in front and is prefilled again with what it had generated, as far
+    /// as its blocks are gone, or comes back from the host.
+    fn preempt(&mut self, shared: &mut Shared<'_>) {
+        let Some(request) = self.victim(shared) else { return };
         let at = request as usize;
-        let epoch = self.states[at].epoch;
-        let member = self.member(request, epoch);
-        if let Some(member) = member {
-            self.stop_decoding(member);
-            self.give_back(request, member.context, true);
-            self.states[at].prefill = self.workload.prompt[at] + self.states[at].generated;
+        let state = shared.states[at];
+        let member = self.member(shared, request, state.epoch);
+        self.running.remove(&(state.order, request));
+        self.promised -= state.promised;
+        self.late.retain(|&(other, _)| other != request);
+        let context = if let Some(member) = member {
+            self.stop_decoding(shared, member);
+            member.context
         } else {
             self.prefilling.retain(|&other| other != request);
-            self.give_back(request, self.states[at].prefill, false);
+            state.done
+        };
+        let is_swapped = member.is_some() && shared.rules.preempted == Preempted::Swap;
+        let leaving = Leaving { request, state, context, steps: 0, until_ns: 0 };
+        let kept = if is_swapped {
+            self.moved_bytes += self.plan.footprint(state.prefill, context, true);
+            let unit = u64::from(unit_of(shared.workload));
+            let held = self.plan.footprint(state.prefill, context, true)
+                - u64::from(state.pinned) * unit * self.plan.growing_bytes();
+            self.memory.release(held);
+            None
+        } else {
+            self.give_back(shared, &leaving, member.is_some())
+        };
+        self.memory.unpin(&shared.workload.units_of(at)[..state.pinned as usize]);
+        let state = &mut shared.states[at];
+        (state.extent, state.extent_units) = (kept, state.pinned);
+        if is_swapped {
+            (state.has_kv, state.done) = (true, context);
+        } else {
+            state.prefill = shared.workload.prompt[at] + state.generated;
         }
         self.preempted = true;
-        self.outcome.served[at].preemptions += 1;
+        shared.served[at].preemptions += 1;
         self.waiting.push_front(request);
-        member.is_none()
     }
 
-    /// Adds a stretch, with the memory as it stands before those who finished leave.
-    fn record(&mut self, mut stretch: Stretch) {
-        self.preempted = false;
-        stretch.instance = self.number;
-        stretch.held_bytes = self.memory.held();
-        stretch.resident_bytes = self.memory.resident();
-        stretch.waiting_requests = self.waiting.len() as u32;
-        let longest = stretch.first_ns.max(stretch.last_ns).round() as i64;
-        while self.peaks.last().is_some_and(|&(_, peak)| peak <= longest) {
-            self.peaks.pop();
+    /// Who gives way.
+    fn victim(&self, shared: &Shared<'_>) -> Option<u32> {
+        let newest = self.running.last().map(|&(_, request)| request);
+        if shared.rules.victim == Victim::Newest {
+            return newest;
         }
-        self.peaks.push((self.outcome.stretches.len(), longest));
-        self.outcome.stretches.push(stretch);
+        let decoding = self.running.iter().filter_map(|&(order, request)| {
+            let state = &shared.states[request as usize];
+            let (step, _) = state.joined?;
+            let generated = u64::from(state.generated) + self.decoding.step - step;
+            let prompt = shared.workload.prompt[request as usize];
+            Some(((generated, u32::MAX - prompt, u64::MAX - order), request))
+        });
+        decoding.min().map(|(_, request)| request).or(newest)
     }
+}
+
+/// Tokens of the workload's units, 0 where they are no whole blocks of the engine and therefore cannot be shared.
+fn unit_of(workload: &Workload) -> u32 {
+    let unit = workload.unit_tokens;
+    if unit.is_multiple_of(BLOCK_TOKENS) { unit } else { 0 }
+}
+
+/// Whether a decoding request still holds all of its context in the groups that grow with it.
+fn is_whole(plan: &Plan, prompt: u32, context: u32) -> bool {
+    plan.groups.iter().all(|group| {
+        let keep = group.group.keep;
+        keep.total.is_some() || keep.tokens(prompt, context) == context
+    })
+}
+
+/// Time of the host that the engine's rules add to a step.
+fn host(rules: &Rules, requests: u64, cost: &mut StepCost) {
+    cost.overhead += rules.step_ns + rules.request_ns * requests as f64;
 }
 
 /// The smallest number of steps, at most `steps`, whose times add up to `until`, for step times that rise evenly from

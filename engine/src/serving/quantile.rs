@@ -30,12 +30,14 @@ pub fn of_tokens(outcome: &Outcome, ratios: &[f64]) -> Vec<Option<i64>> {
         sorted.sort_unstable();
         return ratios.iter().map(|&ratio| of_sorted(&sorted, ratio)).collect();
     }
-    let mut singles: Vec<(i64, u64)> = outcome.long_gaps.iter().map(|&gap| (gap, 1)).collect();
+    let mut singles: Vec<(i64, u64)> = outcome.long_gaps.iter().map(|gap| (gap.ns, 1)).collect();
     let mut progressions = Vec::new();
     for stretch in outcome.stretches.iter().filter(|stretch| stretch.decode_requests > 0) {
         let spread = stretch.last_ns - stretch.first_ns;
         if stretch.steps == 1 || spread.abs() < 1e-9 {
-            singles.push((stretch.first_ns.round() as i64, stretch.decode_requests * stretch.steps));
+            // What stalls, or comes back, does so for one step.
+            let felt = stretch.decode_requests - stretch.late_requests;
+            singles.push((stretch.first_ns.round() as i64 + stretch.stall_ns, felt * stretch.steps));
         } else {
             progressions.push(Progression {
                 first: stretch.first_ns,

@@ -5,7 +5,7 @@ use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray, UInt32Array, 
 use proptest::prelude::*;
 
 use super::*;
-use crate::workload::{Workload, prefix_counts};
+use crate::workload::{Turns, Workload, prefix_counts};
 
 /// A request of a test: session, parent, tokens of the prompt, its blocks, and its segments (name, kind, tokens).
 #[derive(Debug, Clone, Default)]
@@ -31,6 +31,7 @@ fn read_all(sent: &[Sent], unit_tokens: u32) -> (Trace, Workload) {
         offsets: vec![0],
         units: Vec::new(),
         distinct_units: sent.iter().flat_map(|one| &one.units).max().map_or(0, |most| most + 1),
+        turns: Turns::default(),
     };
     for one in sent {
         workload.units.extend_from_slice(&one.units);

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use super::{Piece, Trace, common};
 use crate::error::{Error, Result};
-use crate::workload::Workload;
+use crate::workload::{Turns, Workload};
 
 /// What precedes: a block, or a number of something shorter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -38,6 +38,7 @@ pub fn workload(changed: &Trace, recorded: &Trace, requests: &Workload) -> Resul
         offsets: vec![0],
         units: Vec::with_capacity(requests.units.len()),
         distinct_units: requests.distinct_units,
+        turns: follow(changed, requests),
     };
     // A request that a stage added follows the recorded turn that it serves.
     let of_turn: HashMap<(u32, u32), usize> =
@@ -63,6 +64,26 @@ pub fn workload(changed: &Trace, recorded: &Trace, requests: &Workload) -> Resul
         made.offsets.push(end);
     }
     Ok(made)
+}
+
+/// Who waits for whom: each turn for the one that stands before it in its session, requests that a stage added included. Those
+/// that began anew in the trace still do, and an added request comes as soon as the one before it has ended.
+fn follow(changed: &Trace, requests: &Workload) -> Turns {
+    if requests.turns.before.is_empty() {
+        return Turns::default();
+    }
+    let (mut last, mut places): (HashMap<u32, u32>, HashMap<u32, u32>) = (HashMap::new(), HashMap::new());
+    let mut turns = Turns::default();
+    for (at, turn) in (0_u32..).zip(&changed.turns) {
+        let recorded = turn.recorded.map(|recorded| recorded as usize);
+        let parent = recorded.and_then(|recorded| requests.turns.before(recorded));
+        let begins = recorded.is_some() && parent.is_none();
+        let before = last.insert(turn.session, at).or_else(|| parent.and_then(|parent| places.get(&parent).copied()));
+        turns.before.push(before.filter(|_| !begins).unwrap_or(u32::MAX));
+        turns.pause_ns.push(recorded.map_or(0, |recorded| requests.turns.pause_ns[recorded]));
+        places.extend(turn.recorded.map(|recorded| (recorded, at)));
+    }
+    turns
 }
 
 /// Appends the whole blocks behind those that were kept.

@@ -12,7 +12,7 @@ use engine::replay::Source;
 use engine::schema::canonical::{CONTEXT_SEGMENTS, REQUESTS, SOURCES, STEPS};
 use engine::serving::CapturedStep;
 use engine::session::{self, Trace};
-use engine::workload::{Workload, from_requests};
+use engine::workload::{Times, Workload, from_requests, from_requests_by};
 
 use crate::store::Store;
 
@@ -95,18 +95,47 @@ fn rows_where(
     batches.into_iter().map(|batch| Ok(filter_record_batch(&batch, &keep(&batch)?)?)).collect()
 }
 
+/// What a mode asks of a source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::command) enum Load {
+    /// Its own steps.
+    Captured,
+    /// Its requests, and so much of when they come.
+    Requests(Times),
+}
+
+impl Load {
+    /// What the mode of this name asks for.
+    pub(in crate::command) fn of(mode: Option<&str>) -> Self {
+        match mode {
+            Some("captured") => Self::Captured,
+            Some("closed") => Self::Requests(Times::Order),
+            Some("session") => Self::Requests(Times::Sessions),
+            _ => Self::Requests(Times::Arrivals),
+        }
+    }
+}
+
 /// Loads a source's requests; in captured mode also its steps, and then arrivals are not needed.
-pub(in crate::command) fn load(store: &Store, source: &Available, captured: bool) -> Result<Source> {
+pub(in crate::command) fn load(store: &Store, source: &Available, way: Load) -> Result<Source> {
     let requests = rows_where(store.read(&REQUESTS)?, &|batch| {
         let ids = column(batch, "source_id")?.as_primitive::<UInt32Type>();
         Ok(ids.iter().map(|id| id.map(|id| id == source.id)).collect())
     })?;
     let file = Path::new(&source.path).file_name().map_or(source.path.as_str().into(), |name| name.to_string_lossy());
     let name = format!("{file} (source {})", source.id);
-    let requests = if captured { timeless(requests)? } else { requests };
-    let workload = from_requests(&name, &requests)?;
-    let steps = if captured { captured_steps(store, &workload)? } else { Vec::new() };
-    let trace = if captured { None } else { Some(turns(store, &workload, &requests)?) };
+    let (workload, steps, trace) = match way {
+        Load::Captured => {
+            let workload = from_requests(&name, &timeless(requests)?)?;
+            let steps = captured_steps(store, &workload)?;
+            (workload, steps, None)
+        }
+        Load::Requests(times) => {
+            let workload = from_requests_by(&name, &requests, times)?;
+            let trace = turns(store, &workload, &requests)?;
+            (workload, Vec::new(), Some(trace))
+        }
+    };
     Ok(Source { workload, steps, trace, edited: None })
 }
 

@@ -1,8 +1,8 @@
 use super::*;
 use crate::machine::Sourced;
 use crate::policy::Keep;
-use crate::serving::{RULES, serve};
-use crate::test_kit::{toy_plan, toy_workload};
+use crate::serving::RULES;
+use crate::test_kit::{open, toy_plan, toy_workload};
 
 fn known(value: f64) -> Sourced {
     Sourced { value, source: "test".to_owned(), certainty: Certainty::Assumed }
@@ -22,7 +22,7 @@ fn promise(name: &str, ttft_ns: Option<f64>, itl_ns: Option<f64>, usd: f64) -> P
 
 /// Every gap of a replay, one by one.
 fn gaps(outcome: &Outcome) -> Vec<f64> {
-    let mut gaps: Vec<f64> = outcome.long_gaps.iter().map(|gap| *gap as f64).collect();
+    let mut gaps: Vec<f64> = outcome.long_gaps.iter().map(|gap| gap.ns as f64).collect();
     for stretch in &outcome.stretches {
         for step in 0..stretch.steps {
             let part = if stretch.steps > 1 { step as f64 / (stretch.steps - 1) as f64 } else { 0.0 };
@@ -37,7 +37,7 @@ fn gaps(outcome: &Outcome) -> Vec<f64> {
 fn shares_of_tokens_are_those_of_every_single_gap() {
     let requests = [(0, 70, 40, 0), (3, 90, 25, 0), (1, 33, 60, 1), (200, 64, 1, 1), (5, 120, 30, 2)];
     let (plan, workload) = (toy_plan(&[Keep::ALL], 4000), toy_workload(&requests));
-    let outcome = serve(&plan, &workload, 1, &RULES[0]);
+    let outcome = open(&plan, &workload, 1, &RULES[0]);
     let mut all = gaps(&outcome);
     all.sort_unstable_by(f64::total_cmp);
     assert!(all.len() > 100);
@@ -54,7 +54,7 @@ fn shares_of_tokens_are_those_of_every_single_gap() {
 #[test]
 fn the_dearest_kept_promise_is_what_tokens_are_sold_for() {
     let (plan, workload) = (toy_plan(&[Keep::ALL], 4000), toy_workload(&[(0, 64, 10, 0), (9000, 64, 10, 0)]));
-    let outcome = serve(&plan, &workload, 1, &RULES[0]);
+    let outcome = open(&plan, &workload, 1, &RULES[0]);
     let found = found(plan, outcome);
     let tariff = Tariff {
         name: "test".to_owned(),
@@ -81,6 +81,7 @@ fn found(plan: crate::cost::Plan, outcome: Outcome) -> Found {
     Found {
         shape: crate::policy::Shape { groups: Vec::new(), eviction_is_private: true },
         plan,
+        prefill: None,
         outcome,
         price: crate::prices::Price {
             machine: "toy".to_owned(),

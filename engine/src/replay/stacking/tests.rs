@@ -4,7 +4,7 @@ use super::*;
 use crate::cost::Parallel;
 use crate::model::WeightDtype;
 use crate::replay::{Mode, Source, replay, toll, toll_of};
-use crate::serving::RULES;
+use crate::serving::{RULES, Routing, Traffic};
 use crate::test_kit::toy_workload;
 use crate::{machine, model, prices};
 
@@ -24,7 +24,10 @@ fn scenario(name: &str, policy: &str, machine_name: &str) -> Scenario {
         model: model::parse(&model_text, &model_origin).unwrap(),
         policy: Stack::parse(policy).unwrap(),
         machine: machine::resolve(machine_name, &|name| Some(preset("machine", name))).unwrap(),
-        mode: Mode::Open,
+        mode: Mode::Live(Traffic::Open),
+        routing: Routing::RoundRobin,
+        prefill: None,
+        kv_blocks: None,
         rules: RULES[0],
         rate: 1.0,
         parallel: Parallel { tensor: 1, instances: 1 },

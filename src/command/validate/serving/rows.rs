@@ -1,0 +1,349 @@
+//! Measured runs of fixed lengths, a row each: closed loops of so many requests at a time.
+//!
+//! A row is replayed only if it gives every field; rows that lack some are counted by field and never guessed. What the
+//! cost engine cannot price yet is counted by reason. The engines' memory settings are not given, so the KV of all requests
+//! of a loop is taken to fit, as the benchmark kept so many running. Devices of which no surface was measured, and disaggregated rows,
+//! stand apart as `extrapolated`.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Float64Array, RecordBatch, StringArray};
+use engine::cost::BLOCK_TOKENS;
+use engine::error::{Error, Result};
+use engine::replay::{Scenario, Source, replay};
+use engine::serving::{Fate, Rules};
+use engine::workload::{Turns, Workload};
+use rayon::prelude::*;
+
+use super::{Args, Line, mean, median, model_preset};
+use crate::command::talk;
+use crate::scenario::Spec;
+
+/// Fields that a row must give.
+const FIELDS: [&str; 15] = [
+    "backend",
+    "backend_version",
+    "model_path",
+    "system",
+    "precision",
+    "isl",
+    "osl",
+    "gemm_quant_mode",
+    "moe_quant_mode",
+    "batch_size",
+    "tp_size",
+    "pp_size",
+    "attention_dp_size",
+    "moe_tp_size",
+    "moe_ep_size",
+];
+
+/// What was measured.
+const MEASURED: [&str; 2] = ["silicon_ttft_ms", "silicon_tpot_ms"];
+
+/// Requests of a replay, as a multiple of the concurrency. The first wave finds an empty engine and is left out.
+const WAVES: u32 = 4;
+
+/// A row by the names of its columns.
+type Cells<'a> = BTreeMap<&'a str, &'a str>;
+
+/// A row that gives everything.
+#[derive(Debug, Clone)]
+struct Row {
+    id: String,
+    model: String,
+    system: String,
+    engine: String,
+    is_extrapolated: bool,
+    concurrency: u32,
+    isl: u32,
+    osl: u32,
+    ttft_ms: f64,
+    tpot_ms: f64,
+    spec: Spec,
+}
+
+/// What a replay of a row came to, milliseconds.
+#[derive(Debug, Clone, Copy)]
+struct Came {
+    ttft_ms: f64,
+    tpot_ms: f64,
+}
+
+pub(super) fn validate(args: &Args, path: &Path) -> Result<(Vec<Line>, Vec<RecordBatch>)> {
+    let text = std::fs::read_to_string(path).map_err(|error| Error::usage(format!("cannot read it: {error}")))?;
+    let mut lines = text.lines();
+    let header: Vec<&str> = lines.next().unwrap_or_default().split(',').collect();
+    if let Some(missing) = FIELDS.iter().chain(&MEASURED).chain(&["id", "mode"]).find(|name| !header.contains(name)) {
+        return Err(Error::data(format!("expected a column `{missing}`, found none"))
+            .hint("a CSV of runs has a row per run of fixed lengths; see `kvtoll validate serving --help`"));
+    }
+    let (mut rows, mut counts) = (Vec::new(), BTreeMap::new());
+    for (number, line) in lines.enumerate().filter(|(_, line)| !line.is_empty()) {
+        let cells: Vec<&str> = line.split(',').collect();
+        if cells.len() != header.len() {
+            return Err(Error::data(format!(
+                "line {}: expected {} cells, found {}",
+                number + 2,
+                header.len(),
+                cells.len()
+            )));
+        }
+        let cells: Cells<'_> = header.iter().copied().zip(cells).collect();
+        match row(args, &cells) {
+            Ok(row) => rows.push(row),
+            Err(reason) => *counts.entry(reason).or_insert(0_u64) += 1,
+        }
+    }
+    let scenarios: Vec<Result<Scenario>> = rows.par_iter().map(|row| row.spec.resolve(0)).collect();
+    let came: Vec<Result<Came>> =
+        rows.par_iter().zip(&scenarios).map(|(row, scenario)| again(row, scenario.as_ref(), None)).collect();
+    for error in came.iter().filter_map(|came| came.as_ref().err()) {
+        *counts.entry(format!("cannot be replayed: {error}")).or_insert(0) += 1;
+    }
+    let mut table = errors("plain", &rows, &came);
+    let mut shown = came.clone();
+    if args.fit {
+        let fitted = fitted(&rows, &scenarios, &came);
+        table.extend(errors("fitted", &rows, &fitted));
+        shown = fitted;
+    }
+    table.extend(counts.into_iter().map(|(reason, count)| Line {
+        of: "rows left out".to_owned(),
+        figure: reason,
+        unit: "rows",
+        count,
+        measured: None,
+        replayed: None,
+        error: None,
+    }));
+    Ok((table, vec![details(&rows, &came, &shown)?]))
+}
+
+/// The row, or why it is left out.
+fn row(args: &Args, cells: &Cells<'_>) -> std::result::Result<Row, String> {
+    let text = |name: &str| cells.get(name).copied().unwrap_or_default();
+    if text("mode") != "agg" {
+        return Err("disaggregated".to_owned());
+    }
+    if let Some(missing) = FIELDS.iter().chain(&MEASURED).find(|name| text(name).is_empty()) {
+        return Err(format!("missing `{missing}`"));
+    }
+    let number = |name: &str| text(name).parse::<f64>().map_err(|_| format!("`{name}` is no number"));
+    let whole = |name: &str| number(name).map(|value| value as u32);
+    let (tensor, attention_dp) = (whole("tp_size")?, whole("attention_dp_size")?);
+    if attention_dp != 1 || whole("pp_size")? != 1 {
+        return Err("attention data parallelism and pipelines are not priced".to_owned());
+    }
+    let system = text("system").trim_end_matches("_sxm").to_owned();
+    let weights = match text("gemm_quant_mode") {
+        "fp8" | "fp8_block" => "fp8",
+        "nvfp4" => "nvfp4",
+        "int4_wo" => "int4",
+        "bfloat16" | "bf16" | "float16" => "bf16",
+        other => return Err(format!("weights in `{other}`")),
+    };
+    let engine = match text("backend") {
+        "vllm" => "vllm-0.19",
+        "sglang" => "sglang-0.5",
+        "trtllm" => "trtllm-1.0-max-utilization",
+        other => return Err(format!("the engine `{other}`")),
+    };
+    let concurrency = whole("batch_size")?;
+    Ok(Row {
+        id: text("id").to_owned(),
+        model: model_preset(text("model_path")),
+        is_extrapolated: !["h100", "h200", "b200"].contains(&system.as_str()),
+        engine: engine.to_owned(),
+        concurrency,
+        isl: whole("isl")?,
+        osl: whole("osl")?,
+        ttft_ms: number("silicon_ttft_ms")?,
+        tpot_ms: number("silicon_tpot_ms")?,
+        spec: Spec {
+            model: Some(model_preset(text("model_path"))),
+            machine: Some(system.clone()),
+            weights: Some(weights.to_owned()),
+            engine: Some(args.engine.clone().unwrap_or_else(|| engine.to_owned())),
+            tensor_parallel: Some(tensor),
+            mode: Some("closed".to_owned()),
+            concurrency: Some(concurrency),
+            running_requests: Some(concurrency.max(1)),
+            ..Spec::default()
+        },
+        system,
+    })
+}
+
+/// Replays a row, with other overheads if some are given.
+fn again(row: &Row, scenario: std::result::Result<&Scenario, &Error>, rules: Option<Rules>) -> Result<Came> {
+    let mut scenario = scenario.map_err(Clone::clone)?.clone();
+    if let Some(rules) = rules {
+        scenario.rules = rules;
+    }
+    let requests = (row.concurrency * WAVES).max(8);
+    let each = row.isl.saturating_add(row.osl).div_ceil(BLOCK_TOKENS).saturating_add(1);
+    scenario.kv_blocks = Some(row.concurrency.saturating_mul(each).saturating_add(scenario.rules.spare_blocks));
+    let source = Source { workload: fixed(requests, row.isl, row.osl), steps: Vec::new(), trace: None, edited: None };
+    let found = replay(&scenario, &source)?;
+    let (mut ttft, mut tpot) = (Vec::new(), Vec::new());
+    for served in found.outcome.served.iter().skip(row.concurrency as usize) {
+        if served.fate != Fate::Finished {
+            return Err(Error::run("its requests do not fit in memory"));
+        }
+        let (Some(first), Some(last)) = (served.ttft_ns, served.e2e_ns) else { continue };
+        ttft.push(first as f64 / 1e6);
+        if row.osl > 1 {
+            tpot.push((last - first) as f64 / 1e6 / f64::from(row.osl - 1));
+        }
+    }
+    let unknown = || Error::run("it has one request, or one token");
+    Ok(Came { ttft_ms: mean(&ttft).ok_or_else(unknown)?, tpot_ms: mean(&tpot).ok_or_else(unknown)? })
+}
+
+fn fixed(requests: u32, prompt: u32, output: u32) -> Workload {
+    let count = requests as usize;
+    Workload {
+        name: format!("{prompt} tokens in, {output} out"),
+        request_ids: (0..u64::from(requests)).collect(),
+        arrival_ns: vec![0; count],
+        prompt: vec![prompt; count],
+        output: vec![output; count],
+        unit_tokens: 0,
+        offsets: vec![0; count + 1],
+        units: Vec::new(),
+        distinct_units: 0,
+        turns: Turns::default(),
+    }
+}
+
+/// Median and mean absolute relative errors, by device, by model and in all.
+fn errors(how: &str, rows: &[Row], came: &[Result<Came>]) -> Vec<Line> {
+    let mut groups: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
+    for (row, came) in rows.iter().zip(came) {
+        let Ok(came) = came else { continue };
+        let pair = (came.ttft_ms / row.ttft_ms - 1.0, came.tpot_ms / row.tpot_ms - 1.0);
+        let names = if row.is_extrapolated {
+            vec![format!("{how}: extrapolated {}", row.system)]
+        } else {
+            vec![
+                format!("{how}: all"),
+                format!("{how}: {}", row.system),
+                format!("{how}: {}", row.engine),
+                format!("{how}: {}", row.model),
+            ]
+        };
+        for name in names {
+            groups.entry(name).or_default().push(pair);
+        }
+    }
+    let mut lines = Vec::new();
+    for (name, pairs) in groups {
+        for (figure, of) in [("ttft", (|pair| pair.0) as fn(&(f64, f64)) -> f64), ("tpot", |pair| pair.1)] {
+            let signed: Vec<f64> = pairs.iter().map(of).collect();
+            let mut absolute: Vec<f64> = signed.iter().map(|error| error.abs()).collect();
+            for (what, error) in
+                [("mean_error", mean(&absolute)), ("median_error", median(&mut absolute)), ("bias", mean(&signed))]
+            {
+                lines.push(Line {
+                    of: name.clone(),
+                    figure: format!("{figure}_{what}"),
+                    unit: "ratio",
+                    count: pairs.len() as u64,
+                    measured: None,
+                    replayed: None,
+                    error,
+                });
+            }
+        }
+    }
+    lines
+}
+
+/// Each row with the overheads that the rows of other models under the same engine ask for.
+fn fitted(rows: &[Row], scenarios: &[Result<Scenario>], came: &[Result<Came>]) -> Vec<Result<Came>> {
+    let mut keys: Vec<(String, String)> = rows.iter().map(|row| (row.engine.clone(), row.model.clone())).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    let overheads: BTreeMap<(String, String), [f64; 3]> = keys
+        .into_iter()
+        .map(|key| {
+            let others = rows.iter().zip(came).filter(|(row, _)| row.engine == key.0 && row.model != key.1);
+            let known: Vec<(&Row, Came)> = others.filter_map(|(row, came)| Some((row, *came.as_ref().ok()?))).collect();
+            let found = overheads(&known);
+            (key, found)
+        })
+        .collect();
+    for ((engine, model), [step, request, front]) in &overheads {
+        talk::note(&format!(
+            "{engine} without {model}: {:.0} us a step, {:.1} us a request in it, {:.1} ms before the first token (calibrated)",
+            step / 1e3,
+            request / 1e3,
+            front / 1e6
+        ));
+    }
+    rows.par_iter()
+        .zip(scenarios)
+        .map(|(row, scenario)| {
+            let [step_ns, request_ns, front_ns] = overheads[&(row.engine.clone(), row.model.clone())];
+            let rules =
+                scenario.as_ref().ok().map(|scenario| Rules { step_ns, request_ns, front_ns, ..scenario.rules });
+            again(row, scenario.as_ref(), rules)
+        })
+        .collect()
+}
+
+/// Time per step, per request in it, and before the first token, nanoseconds: those with the least mean absolute relative
+/// error of the time per token over a grid, then the median of what is missing of the time to the first.
+fn overheads(known: &[(&Row, Came)]) -> [f64; 3] {
+    if known.is_empty() {
+        return [0.0; 3];
+    }
+    let error = |step_ms: f64, request_ms: f64| -> f64 {
+        let of = |(row, came): &(&Row, Came)| {
+            let tpot = came.tpot_ms + step_ms + request_ms * f64::from(row.concurrency);
+            (tpot / row.tpot_ms - 1.0).abs()
+        };
+        known.iter().map(of).sum()
+    };
+    let mut best = (f64::INFINITY, 0.0, 0.0);
+    for step in 0..=60 {
+        for request in 0..=40 {
+            let (step_ms, request_ms) = (f64::from(step) * 0.1, f64::from(request) * 0.005);
+            let found = error(step_ms, request_ms);
+            if found < best.0 {
+                best = (found, step_ms, request_ms);
+            }
+        }
+    }
+    let mut missing: Vec<f64> = known.iter().map(|(row, came)| row.ttft_ms - came.ttft_ms - best.1).collect();
+    let front = median(&mut missing).unwrap_or(0.0).max(0.0);
+    [best.1 * 1e6, best.2 * 1e6, front * 1e6]
+}
+
+fn details(rows: &[Row], plain: &[Result<Came>], shown: &[Result<Came>]) -> Result<RecordBatch> {
+    let texts = |of: fn(&Row) -> String| -> ArrayRef { Arc::new(StringArray::from_iter_values(rows.iter().map(of))) };
+    let real = |of: fn(&Row) -> f64| -> ArrayRef { Arc::new(Float64Array::from_iter_values(rows.iter().map(of))) };
+    let ours = |came: &[Result<Came>], of: fn(&Came) -> f64| -> ArrayRef {
+        Arc::new(came.iter().map(|came| came.as_ref().ok().map(of)).collect::<Float64Array>())
+    };
+    Ok(RecordBatch::try_from_iter_with_nullable([
+        ("id", texts(|row| row.id.clone()), false),
+        ("model", texts(|row| row.model.clone()), false),
+        ("system", texts(|row| row.system.clone()), false),
+        ("engine", texts(|row| row.engine.clone()), false),
+        ("weights", texts(|row| row.spec.weights.clone().unwrap_or_default()), false),
+        ("concurrency", real(|row| f64::from(row.concurrency)), false),
+        ("tensor_parallel", real(|row| f64::from(row.spec.tensor_parallel.unwrap_or(1))), false),
+        ("prompt_tokens", real(|row| f64::from(row.isl)), false),
+        ("output_tokens", real(|row| f64::from(row.osl)), false),
+        ("measured_ttft_ms", real(|row| row.ttft_ms), false),
+        ("plain_ttft_ms", ours(plain, |came| came.ttft_ms), true),
+        ("replayed_ttft_ms", ours(shown, |came| came.ttft_ms), true),
+        ("measured_tpot_ms", real(|row| row.tpot_ms), false),
+        ("plain_tpot_ms", ours(plain, |came| came.tpot_ms), true),
+        ("replayed_tpot_ms", ours(shown, |came| came.tpot_ms), true),
+    ])?)
+}

@@ -1,0 +1,70 @@
+use super::*;
+
+#[test]
+fn model_ids_are_presets() {
+    for (id, preset) in [
+        ("meta-llama/Llama-3.1-8B-Instruct", "llama-3.1-8b"),
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507", "qwen3-30b-a3b"),
+        ("deepseek-ai/DeepSeek-R1", "deepseek-r1"),
+        ("zhipuai/GLM-5", "glm-5"),
+    ] {
+        assert_eq!(model_preset(id), preset);
+        assert!(crate::scenario::load_model(preset).is_ok(), "{preset}");
+    }
+}
+
+/// The shipped run: replayed to the end, and its figures are there with their errors.
+#[test]
+fn a_shipped_run_is_compared_figure_by_figure() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folder = root.join("traces/llmservingsim_result");
+    let args = Args {
+        runs: vec![folder.clone()],
+        machine: Some("rtx4090".to_owned()),
+        model: None,
+        dataset: Some(root.join("traces/llmservingsim/sharegpt-llama-3.1-8b-300-sps10.jsonl.zst")),
+        engine: None,
+        fit: false,
+        details: None,
+        output: None,
+    };
+    let (lines, details) = one(&args, &folder).unwrap();
+    let of = |figure: &str| lines.iter().find(|line| line.figure == figure).unwrap();
+    // The benchmark's own summary: 65,456.6 ms and 86,578.3 ms.
+    assert!((of("ttft_mean").measured.unwrap() - 65.4566).abs() < 1e-3);
+    assert!((of("e2e_mean").measured.unwrap() - 86.5783).abs() < 1e-3);
+    assert!((of("ttft_p99").measured.unwrap() - 137.3563).abs() < 1e-3);
+    assert!(of("ttft_mean").error.unwrap().abs() < 0.25, "{:?}", of("ttft_mean"));
+    assert!(of("kv_in_use_rms").error.is_some());
+    assert_eq!(details[0].num_rows(), 300);
+}
+
+#[test]
+fn rows_without_a_field_are_counted_by_field() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("runs.csv");
+    let header = "id,mode,backend,backend_version,model_path,system,precision,isl,osl,gemm_quant_mode,moe_quant_mode,\
+                  batch_size,tp_size,pp_size,attention_dp_size,moe_tp_size,moe_ep_size,silicon_ttft_ms,silicon_tpot_ms";
+    let rows = [
+        "a,agg,vllm,0.19,meta-llama/Llama-3.1-8B,h100_sxm,fp8,256,32,fp8,fp8,4,1,1,1,1,1,30,5",
+        "b,agg,vllm,0.19,meta-llama/Llama-3.1-8B,h100_sxm,,256,32,fp8,fp8,4,1,1,1,1,1,30,5",
+        "c,disagg,vllm,0.19,meta-llama/Llama-3.1-8B,h100_sxm,fp8,256,32,fp8,fp8,4,1,1,1,1,1,30,5",
+    ];
+    std::fs::write(&path, format!("{header}\n{}\n", rows.join("\n"))).unwrap();
+    let args = Args {
+        runs: vec![path.clone()],
+        machine: None,
+        model: None,
+        dataset: None,
+        engine: None,
+        fit: false,
+        details: None,
+        output: None,
+    };
+    let (lines, details) = one(&args, &path).unwrap();
+    let left: Vec<(&str, u64)> =
+        lines.iter().filter(|line| line.of == "rows left out").map(|line| (line.figure.as_str(), line.count)).collect();
+    assert_eq!(left, [("disaggregated", 1), ("missing `precision`", 1)]);
+    assert_eq!(details[0].num_rows(), 1);
+    assert!(lines.iter().any(|line| line.figure == "tpot_median_error" && line.count == 1));
+}
