@@ -55,7 +55,7 @@ pub(super) fn figure(value: f64, unit: &str) -> String {
         "s" => time(value * 1e9),
         "bytes" => show_bytes(value),
         "bytes/s" => show_bandwidth(value),
-        "ratio" => format!("{}%", significant(value * 100.0)),
+        "ratio" => format!("{}%", significant(value * 100.0)).replace('-', "\u{2212}"),
         "change" => change(value),
         _ if unit.starts_with("USD") => money(value),
         "flops/s" => format!("{}FLOPS", show_count(value)),
