@@ -234,6 +234,10 @@ pub fn replay(scenario: &Scenario, source: &Source) -> Result<Found> {
             if prefill.is_some() {
                 return Err(Error::usage("captured steps run on one instance, without pools of their own for prompts"));
             }
+            if below.is_some() {
+                return Err(Error::usage("captured steps fetch nothing from memories below")
+                    .hint("leave out `tier(...)`, or use `mode = \"open\"`"));
+            }
             (captured(&plan, &source.steps, source.workload.len())?, 0, None)
         }
         Mode::Live(traffic) => {
