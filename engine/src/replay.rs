@@ -232,19 +232,7 @@ pub fn replay(scenario: &Scenario, source: &Source) -> Result<Found> {
     let below = placement.map(|text| lower::parse(text, &scenario.machine, tensor)).transpose()?;
     let (outcome, span_ns, offered_load) = match scenario.mode {
         Mode::Captured => {
-            if source.steps.is_empty() {
-                return Err(Error::run(format!("`{}` has no captured steps", source.workload.name))
-                    .hint("use `mode = \"open\"`, or ingest a recording"));
-            }
-            if (scenario.rate - 1.0).abs() > f64::EPSILON || scenario.parallel.instances != 1 {
-                return Err(Error::usage(
-                    "captured steps run as they were recorded, on one instance at their own rate",
-                )
-                .hint("leave out `rate` and `instances`, or use `mode = \"open\"`"));
-            }
-            if prefill.is_some() {
-                return Err(Error::usage("captured steps run on one instance, without pools of their own for prompts"));
-            }
+            as_captured(scenario, source, below.is_some())?;
             (captured(&plan, &source.steps, source.workload.len())?, 0, None)
         }
         Mode::Live(traffic) => {
@@ -294,6 +282,26 @@ pub fn replay(scenario: &Scenario, source: &Source) -> Result<Found> {
 /// As [`replay`].
 pub fn toll_of(scenario: &Scenario, source: &Source) -> Result<Toll> {
     Ok(toll::toll(scenario, &replay(scenario, source)?, &source.workload))
+}
+
+/// Refuses what captured steps cannot have.
+fn as_captured(scenario: &Scenario, source: &Source, has_below: bool) -> Result<()> {
+    if source.steps.is_empty() {
+        return Err(Error::run(format!("`{}` has no captured steps", source.workload.name))
+            .hint("use `mode = \"open\"`, or ingest a recording"));
+    }
+    if (scenario.rate - 1.0).abs() > f64::EPSILON || scenario.parallel.instances != 1 {
+        return Err(Error::usage("captured steps run as they were recorded, on one instance at their own rate")
+            .hint("leave out `rate` and `instances`, or use `mode = \"open\"`"));
+    }
+    if scenario.prefill.is_some() {
+        return Err(Error::usage("captured steps run on one instance, without pools of their own for prompts"));
+    }
+    if has_below {
+        return Err(Error::usage("captured steps fetch nothing from memories below")
+            .hint("leave out `tier(...)`, or use `mode = \"open\"`"));
+    }
+    Ok(())
 }
 
 /// Bytes of so many blocks of 16 tokens, without those that the engine keeps for itself.

@@ -398,11 +398,7 @@ impl<'a> Instance<'a> {
             return None;
         }
         self.memory.pin(pinned);
-        if let Some(lower) = self.lower.as_mut().filter(|_| far.units > 0) {
-            lower.fetch(&prompt, far);
-            self.fetch_ns = self.fetch_ns.max(far.ns);
-            self.fetch_bytes += far.bytes;
-        }
+        self.fetch(&prompt, far);
         if blocks > 0 {
             self.memory.take_extent(request, state.extent);
         }
@@ -452,6 +448,15 @@ impl<'a> Instance<'a> {
         let context = shared.states[at].done;
         self.join(shared, request, context);
         true
+    }
+
+    /// Fetches what a prompt has in memories below; the step that is put together waits for it.
+    fn fetch(&mut self, prompt: &Prompt<'_>, far: Fetched) {
+        if let Some(lower) = self.lower.as_mut().filter(|_| far.units > 0) {
+            lower.fetch(prompt, far);
+            self.fetch_ns = self.fetch_ns.max(far.ns);
+            self.fetch_bytes += far.bytes;
+        }
     }
 
     /// Bytes that the rules keep for a request while it runs, and those that must be free for it to begin; zero where the
