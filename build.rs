@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
 /// The folders, the extension that counts in each, and the list that they become.
-const FOLDERS: [(&str, &str, &str); 10] = [
+const FOLDERS: [(&str, &str, &str); 11] = [
     ("QUERIES", "queries", "sql"),
+    ("VIEWS", "views", "sql"),
     ("MODELS", "presets/model", "toml"),
     ("MACHINES", "presets/machine", "toml"),
     ("FABRICS", "presets/fabric", "toml"),

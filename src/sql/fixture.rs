@@ -37,7 +37,8 @@ fn scenarios(name: &str) -> [Scenario<'_>; 5] {
 pub(crate) fn session(folder: &Path, name: &str) -> Session {
     write_all(folder, name);
     let folder = folder.to_owned();
-    open(Some("0123456789abcdef".to_owned()), |table| {
+    // The run is compared with itself.
+    open(Some("0123456789abcdef".to_owned()), None, |_, table| {
         let path = folder.join(format!("{}.parquet", table.name));
         if path.exists() { vec![path] } else { Vec::new() }
     })
@@ -46,7 +47,7 @@ pub(crate) fn session(folder: &Path, name: &str) -> Session {
 
 /// A session on a store that holds nothing.
 pub(crate) fn empty() -> Session {
-    open(None, |_| Vec::new()).unwrap()
+    super::empty().unwrap()
 }
 
 fn write_all(folder: &Path, name: &str) {
@@ -68,6 +69,7 @@ fn write_all(folder: &Path, name: &str) {
     write_sessions(folder, &scenarios);
     write(folder, "kernels", &kernel_rows());
     write_batch(folder, "accesses", &accesses());
+    write_batch(folder, "block_events", &block_events());
     write_provenance(folder, &scenarios);
     balance::write_balance(folder, &scenarios);
 }
@@ -100,6 +102,10 @@ fn requests() -> RecordBatch {
             "prompt_tokens" => Arc::new(UInt32Array::from(vec![900; 3])),
             "output_tokens" => Arc::new(UInt32Array::from(vec![50; 3])),
             "status" => Arc::new(StringArray::from(vec!["ok"; 3])),
+            "session_id" => Arc::new(StringArray::from(vec!["x", "y", "x"])),
+            "tenant" => Arc::new(StringArray::from(vec!["acme", "acme", "bolt"])),
+            "measured_ttft_ns" => Arc::new(Int64Array::from(vec![200_000_000; 3])),
+            "block_tokens" => Arc::new(UInt32Array::from(vec![512; 3])),
             "block_hashes" => {
                 let DataType::List(element) = field.data_type() else { panic!("block hashes are a list") };
                 let (ends, ids) = (OffsetBuffer::from_lengths([2; 3]), UInt64Array::from(vec![1, 2, 1, 3, 1, 2]));
@@ -143,6 +149,23 @@ fn kernel_rows() -> Vec<Vec<Cell>> {
     .into_iter()
     .map(row)
     .collect()
+}
+
+/// Two blocks of an engine: one is stored, removed after 2 s and stored again, the other stays.
+fn block_events() -> RecordBatch {
+    let table = schema::table("block_events").unwrap();
+    let column = |field: &FieldRef| -> ArrayRef {
+        match field.name().as_str() {
+            "seq" => Arc::new(UInt64Array::from(vec![0, 1, 2, 3])),
+            "time_ns" => Arc::new(Int64Array::from(vec![1_000_000_000, 1_000_000_000, 3_000_000_000, 4_000_000_000])),
+            "event" => Arc::new(StringArray::from(vec!["stored", "stored", "removed", "stored"])),
+            "block_hash" => Arc::new(UInt64Array::from(vec![7, 8, 7, 7])),
+            _ if field.is_nullable() => new_null_array(field.data_type(), 4),
+            _ => Arc::new(UInt32Array::from(vec![0; 4])),
+        }
+    };
+    let columns = table.arrow().fields().iter().map(column).collect();
+    RecordBatch::try_new(table.arrow(), columns).unwrap()
 }
 
 /// One row of each table about sessions for each finished scenario, and one step of attention over two blocks, of which
@@ -433,6 +456,7 @@ fn request_rows(scenarios: &[Scenario<'_>]) -> Vec<Vec<Cell>> {
                 3000u32 + request as u32,
                 50u32,
                 1200u32,
+                200u32,
                 1800u32 + request as u32,
                 0u32,
                 u32::from(request == 19),

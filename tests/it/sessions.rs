@@ -40,7 +40,7 @@ fn claude_code_traces_are_read_as_sessions() {
         let mut sent = Vec::new();
         requests(json["requests"].as_array().unwrap(), 0.0, false, &mut sent);
         sent.sort_by(|one, other| one.0.total_cmp(&other.0));
-        let (mut seen, mut reused) = (HashSet::new(), 0);
+        let (mut seen, mut reused) = (HashSet::<u64>::new(), 0);
         for (_, _, ids, _) in &sent {
             reused += 64 * ids.iter().take_while(|id| seen.contains(*id)).count();
             seen.extend(ids);

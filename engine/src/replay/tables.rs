@@ -239,11 +239,12 @@ fn request_costs(at: u32, scenario: &Scenario, found: &Found, source: &Source) -
     let mean = |at: usize, row: &Served| mean_gap_ns(row, workload.output[at]);
     // A request's share of an instance's time costs what all accelerators of the instance cost in that time; unknown where
     // its prompt and its answer were computed on instances of different sizes.
-    let same_size = scenario.prefill.as_ref().is_none_or(|prefill| prefill.parallel.tensor == scenario.parallel.tensor);
-    let tensor = f64::from(scenario.parallel.tensor);
+    let of_instance = scenario.parallel.accelerators();
+    let same_size = scenario.prefill.as_ref().is_none_or(|prefill| prefill.parallel.accelerators() == of_instance);
+    let size = f64::from(of_instance);
     let per_ns = |rate: Option<f64>, ns: f64| -> ArrayRef {
         let share =
-            |row: &Served| rate.filter(|_| finished(row) && same_size).map(|rate| rate * tensor * row.machine_ns / ns);
+            |row: &Served| rate.filter(|_| finished(row) && same_size).map(|rate| rate * size * row.machine_ns / ns);
         Arc::new(rows.iter().map(|(_, row)| share(row)).collect::<Float64Array>())
     };
     let power = found.price.w_per_accelerator.as_ref().map(|power| power.value);
@@ -266,6 +267,7 @@ fn request_costs(at: u32, scenario: &Scenario, found: &Found, source: &Source) -
         u32s(&|at, _| workload.prompt[at]),
         u32s(&|at, row| if finished(row) { workload.output[at] } else { 0 }),
         u32s(&|_, row| row.hit_tokens),
+        u32s(&|_, row| row.far_hit_tokens),
         u32s(&|_, row| row.computed_tokens),
         u32s(&|_, row| row.recomputed_tokens),
         u32s(&|_, row| row.preemptions),
@@ -461,9 +463,13 @@ fn link_usage(at: u32, scenario: &Scenario, found: &Found, buckets: &[Bucket]) -
             put("attention_ffn", number, bucket.hop, peak);
         }
     }
-    if found.plan.host_bytes_per_ns > 0.0 {
+    // The ways from memories below, or else the link to the host.
+    let below = found.below.as_ref().map(|below| below.tiers.iter().map(|tier| tier.way.bytes_per_ns).sum::<f64>());
+    let below = below.map(|rate| rate * f64::from(scenario.parallel.instances));
+    let host = below.or((found.plan.host_bytes_per_ns > 0.0).then(|| found.plan.host_bytes_per_ns * accelerators));
+    if let Some(peak) = host {
         for (number, bucket) in buckets.iter().enumerate() {
-            put("host", number, bucket.fetched, found.plan.host_bytes_per_ns * accelerators);
+            put("host", number, bucket.fetched, peak);
         }
     }
     batch_of_rows(&LINK_USAGE, &rows)

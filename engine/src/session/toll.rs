@@ -41,8 +41,10 @@ pub fn alone(plan: &Plan, workload: &Workload, rules: &Rules) -> Vec<Option<i64>
     let spaced = Workload { arrival_ns, turns: Turns::default(), ..workload.clone() };
     let pools = [Pool { plan, instances: 1, role: Duty::Both }];
     let traffic = Traffic::Open;
-    let outcome =
-        serve(&Setup { pools: &pools, traffic, routing: Routing::RoundRobin, rules, handover: None }, &spaced);
+    let outcome = serve(
+        &Setup { pools: &pools, traffic, routing: Routing::RoundRobin, rules, handover: None, below: None },
+        &spaced,
+    );
     let of =
         |served: &crate::serving::Served| (served.fate == Fate::Finished).then(|| served.machine_ns.round() as i64);
     outcome.served.iter().map(of).collect()
