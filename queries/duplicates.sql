@@ -13,11 +13,23 @@
 -- column blocks: Block ids of the prompt; null where the source has none.
 WITH keyed AS (
   SELECT
-    request_id, source_id, source_key, session_id, arrival_ns, prompt_tokens, output_tokens,
-    CASE WHEN $across THEN NULL ELSE source_id END AS within,
-    array_length(block_hashes) AS blocks, array_to_string(block_hashes, ',') AS content
+    request_id, source_id, source_key, session_id, arrival_ns, prompt_tokens, output_tokens, block_hashes,
+    CASE WHEN $across THEN NULL ELSE source_id END AS within
   FROM requests
   WHERE arrival_ns IS NOT NULL
+),
+-- Contents are long and arrivals are not, so only what came at the same time is looked at further.
+alike AS (
+  SELECT within, arrival_ns, prompt_tokens, output_tokens
+  FROM keyed GROUP BY within, arrival_ns, prompt_tokens, output_tokens HAVING count(*) > 1
+),
+likely AS (
+  SELECT
+    k.request_id, k.source_id, k.source_key, k.session_id, k.arrival_ns, k.prompt_tokens, k.output_tokens, k.within,
+    array_length(k.block_hashes) AS blocks, array_to_string(k.block_hashes, ',') AS content
+  FROM keyed k JOIN alike a
+    ON a.arrival_ns = k.arrival_ns AND a.prompt_tokens = k.prompt_tokens AND a.output_tokens = k.output_tokens
+    AND a.within IS NOT DISTINCT FROM k.within
 ),
 counted AS (
   SELECT
@@ -27,7 +39,7 @@ counted AS (
       PARTITION BY within, arrival_ns, prompt_tokens, output_tokens, content ORDER BY request_id
     ) AS copy,
     min(request_id) OVER (PARTITION BY within, arrival_ns, prompt_tokens, output_tokens, content) AS first_request
-  FROM keyed
+  FROM likely
 )
 SELECT
   dense_rank() OVER (ORDER BY first_request) AS duplicate_group,

@@ -15,9 +15,9 @@
 -- column next_gib_saved_ratio: Hours of prefill of an instance that this saves in an hour.
 -- column next_gib_usd_per_hour: What these hours cost.
 SELECT
-  workload, by, value, requests, reads, near_50_blocks, near_90_blocks, near_99_blocks,
+  workload, "by", value, requests, reads, near_50_blocks, near_90_blocks, near_99_blocks,
   near_50_bytes / 1073741824.0 AS near_50_gib, near_90_bytes / 1073741824.0 AS near_90_gib,
   near_99_bytes / 1073741824.0 AS near_99_gib, now_blocks, next_gib_reads_per_hour, next_gib_saved_ratio,
   next_gib_usd_per_hour
 FROM near_sizes
-ORDER BY workload, by, value
+ORDER BY workload, "by", value

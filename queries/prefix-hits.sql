@@ -13,5 +13,5 @@ SELECT
 FROM metrics m
 LEFT JOIN scenarios s ON s.scenario_id = m.scenario_id
 LEFT JOIN metric_defs d ON d.metric = m.metric
-WHERE m.metric = 'hit_tokens_ratio' OR m.metric LIKE 'workload\_%'
+WHERE m.metric = 'hit_tokens_ratio' OR starts_with(m.metric, 'workload_')
 ORDER BY scenario_id NULLS FIRST, metric

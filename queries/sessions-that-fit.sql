@@ -34,8 +34,8 @@ capacity AS (
 )
 SELECT
   s.scenario_id, s.name AS scenario, c.kv_capacity_bytes, f.requests, f.p50_request_kv_bytes, f.p99_request_kv_bytes,
-  CAST(c.kv_capacity_bytes / nullif(f.p50_request_kv_bytes, 0) AS BIGINT) AS sessions_p50,
-  CAST(c.kv_capacity_bytes / nullif(f.p99_request_kv_bytes, 0) AS BIGINT) AS sessions_p99
+  CAST(floor(c.kv_capacity_bytes / nullif(f.p50_request_kv_bytes, 0)) AS BIGINT) AS sessions_p50,
+  CAST(floor(c.kv_capacity_bytes / nullif(f.p99_request_kv_bytes, 0)) AS BIGINT) AS sessions_p99
 FROM scenarios s
 JOIN footprint f ON f.workload = s.workload AND f.model = s.model AND f.policy = s.policy
 LEFT JOIN capacity c ON c.scenario_id = s.scenario_id

@@ -33,7 +33,7 @@
 -- column certainty: The least certain input of the scenario.
 -- column error: Why it failed; null if it did not.
 WITH losses AS (
-  SELECT policy, arrow_cast(string_agg(recording, ', ' ORDER BY recording), 'Utf8') AS loss_recording
+  SELECT policy, CAST(string_agg(recording, ', ' ORDER BY recording) AS VARCHAR) AS loss_recording
   FROM (SELECT DISTINCT policy, recording FROM attention_error) GROUP BY policy
 ),
 wide AS (

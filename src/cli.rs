@@ -4,8 +4,8 @@ use clap::{Parser, Subcommand};
 use engine::error::Result;
 
 use crate::command::{
-    Exit, cache, calibrate, check, cost, explain, fabric, ingest, inspect, list, query, reconcile, replay, report, run,
-    schema, validate,
+    Exit, cache, calibrate, check, compare, completions, cost, explain, fabric, ingest, inspect, list, query,
+    reconcile, replay, report, run, schema, sql, talk, validate,
 };
 
 /// What this traffic would cost under another KV policy, on another memory hierarchy.
@@ -20,6 +20,10 @@ use crate::command::{
     after_help = "Start with: kvtoll run TRACE --into STORE --output report.html --scenarios traces/quickstart.toml"
 )]
 pub struct Cli {
+    /// How progress is shown on standard error: auto (bars on a terminal), plain (a line every ten seconds), json (the same
+    /// as JSON) or none
+    #[arg(long, global = true, value_name = "MODE", default_value = "auto", hide_short_help = true)]
+    pub progress: talk::Progress,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
@@ -50,6 +54,10 @@ pub enum Command {
     Validate(validate::Args),
     /// Ask a named question, or any in SQL
     Query(query::Args),
+    /// SQL over a store: a prompt, statements (`-c`) or a file of them (`-f`)
+    Sql(sql::Args),
+    /// What changed from one run to another, and gates on it
+    Compare(compare::Args),
     /// Render a run as one HTML file
     Report(report::Args),
     /// Ingest, replay and report in one go
@@ -60,6 +68,10 @@ pub enum Command {
     Schema(schema::Args),
     /// Explain a metric, policy stack, machine, model, query, format or table
     Explain(explain::Args),
+    /// Completions for a shell, on standard output
+    Completions(completions::CompletionArgs),
+    /// The manual page of kvtoll or of one command
+    Man(completions::ManArgs),
 }
 
 /// Runs what was typed.
@@ -67,6 +79,7 @@ pub enum Command {
 /// # Errors
 /// Whatever the command cannot do; the kind of error decides the exit code.
 pub fn dispatch(cli: &Cli) -> Result<Exit> {
+    talk::show_progress(cli.progress);
     match &cli.command {
         Command::Ingest(args) => ingest::run(args),
         Command::Inspect(args) => inspect::run(args),
@@ -79,10 +92,14 @@ pub fn dispatch(cli: &Cli) -> Result<Exit> {
         Command::Calibrate(args) => calibrate::run(args),
         Command::Validate(args) => validate::run(args),
         Command::Query(args) => query::run(args),
+        Command::Sql(args) => sql::run(args),
+        Command::Compare(args) => compare::run(args),
         Command::Report(args) => report::run(args),
         Command::Run(args) => run::run(args),
         Command::List(args) => list::run(args),
         Command::Schema(args) => schema::run(args),
         Command::Explain(args) => explain::run(args),
+        Command::Completions(args) => completions::completions(args),
+        Command::Man(args) => completions::man(args),
     }
 }

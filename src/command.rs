@@ -4,6 +4,8 @@
 pub mod cache;
 pub mod calibrate;
 pub mod check;
+pub mod compare;
+pub mod completions;
 pub mod cost;
 pub mod explain;
 pub mod fabric;
@@ -17,6 +19,7 @@ pub mod replay;
 pub mod report;
 pub mod run;
 pub mod schema;
+pub mod sql;
 pub mod talk;
 pub mod validate;
 
@@ -26,7 +29,7 @@ use std::path::{Path, PathBuf};
 use arrow::array::RecordBatch;
 use engine::error::{Error, Result};
 
-use crate::output::{self, Format};
+use crate::output::{self, Format, Outcome};
 
 /// How a command ended that did not fail altogether.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +38,8 @@ pub enum Exit {
     Done,
     /// Part of the work failed and said so; exit code 1.
     Failed,
+    /// A gate that the user set was not passed; exit code 4.
+    Gate,
 }
 
 /// Writes batches to standard output, or to a file.
@@ -44,26 +49,37 @@ pub(crate) fn print(
     max_rows: Option<usize>,
     path: Option<&Path>,
 ) -> Result<Exit> {
+    show(batches, format, max_rows, path)?;
+    Ok(Exit::Done)
+}
+
+/// As [`print`], and says whether anybody still reads.
+pub(crate) fn show(
+    batches: &[RecordBatch],
+    format: Format,
+    max_rows: Option<usize>,
+    path: Option<&Path>,
+) -> Result<Outcome> {
     match path.filter(|path| path.as_os_str() != "-") {
         None => {
             let mut out = std::io::stdout().lock();
             let is_terminal = out.is_terminal();
-            output::write(batches, output::Options { format, max_rows, is_terminal }, &mut out)?;
+            output::write(batches, output::Options { format, max_rows, is_terminal }, &mut out)
         }
         Some(path) => {
             let mut bytes = Vec::new();
             let options = output::Options { format, max_rows, is_terminal: false };
             output::write(batches, options, &mut bytes)?;
             write_file(path, &bytes)?;
+            Ok(Outcome::Complete)
         }
     }
-    Ok(Exit::Done)
 }
 
 /// In which form a table is shown, and where.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Shown {
-    /// auto, table, csv, tsv, ndjson, json, md or parquet
+    /// auto, table, csv, tsv, ndjson, json, md, parquet or arrow
     /// (auto: by the file name of `--output`, else a table)
     #[arg(long, value_name = "FORMAT", default_value = "auto")]
     pub format: String,

@@ -1,6 +1,6 @@
 //! What the binary carries: named queries, presets and report templates.
 //!
-//! The folders are the registries: `build.rs` lists `queries/`, `presets/*/` and `templates/` in sorted order, so that
+//! The folders are the registries: `build.rs` lists `queries/`, `views/`, `presets/*/` and `templates/` in sorted order, so that
 //! adding one of these is adding a file. Each list holds (name, text); queries and presets are named without extension,
 //! templates by their path below `templates/`.
 

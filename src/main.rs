@@ -11,6 +11,7 @@ fn main() -> ExitCode {
     match dispatch(&Cli::parse()) {
         Ok(Exit::Done) => ExitCode::SUCCESS,
         Ok(Exit::Failed) => ExitCode::from(1),
+        Ok(Exit::Gate) => ExitCode::from(4),
         Err(error) => {
             talk::error(&error);
             ExitCode::from(match error.kind() {

@@ -6,6 +6,7 @@
 mod families;
 #[cfg(test)]
 mod tests;
+mod unique;
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -15,12 +16,14 @@ use engine::model::description::{AttentionShape, Description, FfnShape, Layers};
 use engine::model::{self, Certainty, Model, WeightDtype};
 use serde_json::{Map, Value};
 
+use self::unique::Unique;
+
 /// The model that the text of a `config.json` describes; `origin` is its path.
 ///
 /// # Errors
 /// Text that is no JSON object, an unknown `model_type`, a missing or foreign key, a shape that no model can have.
 pub fn parse(text: &str, origin: &str) -> Result<Model> {
-    let whole: Value = serde_json::from_str(&standard(text)).map_err(|error| {
+    let Unique(whole) = serde_json::from_str(&standard(text)).map_err(|error| {
         let place = format!("{origin}:{}:{}", error.line(), error.column());
         Error::data(format!("{place}: expected JSON, found {}", reason(&error)))
     })?;
@@ -182,7 +185,7 @@ fn describe(whole: &Value, origin: &str) -> Result<Description> {
         title,
         source: format!("the configuration `{origin}`"),
         certainty,
-        weights: weights(text).or_else(|| weights(top)).unwrap_or(WeightDtype::Bf16),
+        weights: weights(text)?.map_or_else(|| weights(top), |dtype| Ok(Some(dtype)))?.unwrap_or(WeightDtype::Bf16),
         hidden: text.number("hidden_size")?,
         vocabulary: text.number("vocab_size")?,
         tied_embeddings: tied.flag("tie_word_embeddings"),
@@ -203,19 +206,38 @@ fn grouped(layers: Vec<Layer>) -> Vec<toml::Spanned<Layers>> {
 }
 
 /// The number format of the weights, where the file names one.
-fn weights(config: Config<'_>) -> Option<WeightDtype> {
-    let table = config.table("quantization_config").ok()?;
+///
+/// # Errors
+/// A method or a number of bits that nothing here knows: taken for 16 bits, the weights would be too large by far.
+fn weights(config: Config<'_>) -> Result<Option<WeightDtype>> {
+    if config.value("quantization_config").is_none() {
+        return Ok(None);
+    }
+    let table = config.table("quantization_config")?;
     let words = serde_json::to_string(table.keys).unwrap_or_default().to_lowercase();
     let method = table.value("quant_method").and_then(Value::as_str).unwrap_or_default();
     // `compressed-tensors` and `modelopt` say the rest elsewhere in the table.
     let named = [("nvfp4", WeightDtype::Nvfp4), ("mxfp4", WeightDtype::Mxfp4)];
-    match (method, named.iter().find(|(word, _)| words.contains(word))) {
-        (_, Some((_, dtype))) => Some(*dtype),
-        ("awq" | "gptq", None) => Some(WeightDtype::Int4),
-        ("compressed-tensors", None) if words.contains("\"num_bits\":4") => Some(WeightDtype::Int4),
-        ("fp8" | "modelopt" | "compressed-tensors", None) => Some(WeightDtype::Fp8),
-        _ => None,
+    if let Some((_, dtype)) = named.iter().find(|(word, _)| words.contains(word)) {
+        return Ok(Some(*dtype));
     }
+    let bits = table.optional("bits")?;
+    let is_whole = words.contains("\"type\":\"int\"");
+    match (method, bits) {
+        ("awq" | "gptq", None | Some(4)) => Ok(Some(WeightDtype::Int4)),
+        ("compressed-tensors", _) if words.contains("\"num_bits\":4") => Ok(Some(WeightDtype::Int4)),
+        ("compressed-tensors", _) if is_whole => Err(unknown_format(method, "whole numbers of other than 4 bits")),
+        ("fp8" | "modelopt" | "compressed-tensors", None | Some(8)) => Ok(Some(WeightDtype::Fp8)),
+        (_, Some(bits)) => Err(unknown_format(method, &format!("{bits} bits"))),
+        (_, None) => Err(unknown_format(method, "no bits that are known")),
+    }
+}
+
+fn unknown_format(method: &str, bits: &str) -> Error {
+    Error::data(format!(
+        "`quantization_config`: expected fp8, modelopt, compressed-tensors, or awq or gptq of 4 bits, found `{method}` with {bits}"
+    ))
+    .hint("take `quantization_config` out of a copy of the file, and name the nearest format with `--weights`")
 }
 
 /// What families have been told apart, for messages.

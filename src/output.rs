@@ -1,4 +1,4 @@
-//! The one place that prints: result batches as tables, text formats and Parquet.
+//! The one place that prints: result batches as tables, text formats, Parquet and Arrow.
 //!
 //! Standard output carries data only; everything else goes to standard error. A reader that goes away ends the output
 //! in silence ([`Outcome::Closed`]).
@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Schema};
+use arrow_ipc::writer::FileWriter;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use engine::error::{Error, Result, unknown};
 use parquet::arrow::ArrowWriter;
@@ -49,11 +50,13 @@ pub enum Format {
     Md,
     /// A Parquet file.
     Parquet,
+    /// An Arrow IPC file.
+    Arrow,
 }
 
 impl Format {
     /// Every format by the name that the user types.
-    pub const ALL: [(&'static str, Self); 8] = [
+    pub const ALL: [(&'static str, Self); 9] = [
         ("auto", Self::Auto),
         ("table", Self::Table),
         ("csv", Self::Csv),
@@ -62,6 +65,7 @@ impl Format {
         ("json", Self::Json),
         ("md", Self::Md),
         ("parquet", Self::Parquet),
+        ("arrow", Self::Arrow),
     ];
 
     /// The format of this name.
@@ -107,13 +111,17 @@ pub fn write(batches: &[RecordBatch], options: Options, dest: &mut dyn Write) ->
     match options.format {
         Format::Auto | Format::Table => text(&table(&schema, batches, options)?, dest),
         Format::Md => text(&markdown(&schema, batches, options)?, dest),
-        Format::Csv => separated(&schema, batches, ',', dest),
-        Format::Tsv => separated(&schema, batches, '\t', dest),
+        Format::Csv => separated(&schema, batches, (',', options.is_terminal), dest),
+        Format::Tsv => separated(&schema, batches, ('\t', options.is_terminal), dest),
         Format::Ndjson => json(&schema, batches, ["", "\n", "\n"], dest),
         Format::Json => json(&schema, batches, ["[", ",\n", "]\n"], dest),
-        Format::Parquet if options.is_terminal => Err(Error::usage("expected a file for Parquet, found a terminal")
-            .hint("add `--output result.parquet` or another `--format`")),
+        Format::Parquet | Format::Arrow if options.is_terminal => {
+            let name = if options.format == Format::Arrow { "arrow" } else { "parquet" };
+            Err(Error::usage(format!("expected a file for the format {name}, found a terminal"))
+                .hint(format!("add `--output result.{name}` or another `--format`")))
+        }
         Format::Parquet => put(&parquet(batches)?, dest),
+        Format::Arrow => put(&arrow_file(&schema, batches)?, dest),
     }
 }
 
@@ -218,10 +226,22 @@ fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-fn separated(schema: &Schema, batches: &[RecordBatch], separator: char, dest: &mut dyn Write) -> Result<Outcome> {
+/// Values between separators. Data goes into a file or a pipe as it is; a terminal is not steered by it.
+fn separated(
+    schema: &Schema,
+    batches: &[RecordBatch],
+    (separator, is_terminal): (char, bool),
+    dest: &mut dyn Write,
+) -> Result<Outcome> {
+    let shown = |text: &str| {
+        let steers = |c: char| c.is_control() && !matches!(c, '\n' | '\r' | '\t');
+        let cleaned = |c: char| if steers(c) { char::REPLACEMENT_CHARACTER } else { c };
+        if is_terminal { text.chars().map(cleaned).collect() } else { text.to_owned() }
+    };
     let quote = |text: &str| {
+        let text = shown(text);
         let plain = !text.contains([separator, '"', '\n', '\r']);
-        if plain { text.to_owned() } else { format!("\"{}\"", text.replace('"', "\"\"")) }
+        if plain { text } else { format!("\"{}\"", text.replace('"', "\"\"")) }
     };
     let header: Vec<String> = schema.fields().iter().map(|field| quote(field.name())).collect();
     let mut chunk = header.join(&separator.to_string());
@@ -302,6 +322,18 @@ fn parquet(batches: &[RecordBatch]) -> Result<Vec<u8>> {
         writer.write(batch).map_err(failed)?;
     }
     writer.close().map_err(failed)?;
+    Ok(bytes)
+}
+
+fn arrow_file(schema: &Schema, batches: &[RecordBatch]) -> Result<Vec<u8>> {
+    let failed = |error: arrow::error::ArrowError| Error::run(error.to_string());
+    let mut bytes = Vec::new();
+    let mut writer = FileWriter::try_new(&mut bytes, schema).map_err(failed)?;
+    for batch in batches {
+        writer.write(batch).map_err(failed)?;
+    }
+    writer.finish().map_err(failed)?;
+    drop(writer);
     Ok(bytes)
 }
 

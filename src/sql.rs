@@ -1,18 +1,22 @@
-//! SQL over a store: every table of the schema under its name, and the named queries.
+//! SQL over a store: every table of the schema under its name, views, functions, and the named queries.
 //!
-//! A session sees the ingested tables and the tables of one run. A table without files is there too, empty and with its
+//! A session sees the ingested tables and the tables of one run, and in the schema `base` the figures of another run: the one
+//! before it, or the one that it is compared with. A table without files is there too, empty and with its
 //! canonical columns, so that a query resolves on any store. Only reading statements are allowed; a value from outside
 //! enters a statement as a bound parameter, never as text.
 
 mod diagnostic;
 mod functions;
 mod named;
+mod script;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow::datatypes::{FieldRef, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
+use datafusion::catalog::MemorySchemaProvider;
 use datafusion::common::{DataFusionError, ScalarValue};
 use datafusion::datasource::MemTable;
 use datafusion::datasource::file_format::parquet::ParquetFormat;
@@ -23,8 +27,12 @@ use engine::error::{Error, Result, unknown};
 use engine::schema::{self, Scope};
 use tokio::runtime::{Builder, Runtime};
 
+use self::functions::Replays;
 use crate::store::Store;
-pub use named::{Documented, Kind, Named, Param, find, named};
+use crate::unbroken::unbroken;
+pub use functions::{FUNCTIONS, Function, Replayer, Wish};
+pub use named::{Documented, Kind, Named, Param, find, named, views};
+pub use script::{Script, Statement, script};
 
 /// A store opened for SQL.
 pub struct Session {
@@ -40,27 +48,90 @@ impl Session {
     }
 }
 
-/// Opens a store for SQL with the tables of `run`, or of the latest run.
+/// Tables that the schema `base` holds.
+pub const OF_BASE: [&str; 2] = ["scenarios", "metrics"];
+
+/// Opens a store for SQL with the tables of `run`, or of the latest run; `base` is the run before it.
 ///
 /// # Errors
 /// A run that the store does not have; a Parquet file that cannot be read.
 pub fn session(store: &Store, run: Option<&str>) -> Result<Session> {
+    beside_the_one_before(store, run, None)
+}
+
+/// As [`session`], with the function `replay`, which the replayer carries out.
+///
+/// # Errors
+/// As [`session`].
+pub fn session_that_replays(store: &Store, run: Option<&str>, replayer: Replayer) -> Result<Session> {
+    beside_the_one_before(store, run, Some(Replays { store: store.root().to_owned(), replayer }))
+}
+
+fn beside_the_one_before(store: &Store, run: Option<&str>, replays: Option<Replays>) -> Result<Session> {
     let runs = store.runs();
-    let run = match run {
-        Some(id) if runs.iter().any(|entry| entry.id == id) => Some(id.to_owned()),
-        Some(id) => return Err(unknown("run", id, runs.iter().map(|entry| entry.id.as_str()))),
-        None => runs.last().map(|entry| entry.id.clone()),
+    let run = chosen(store, run)?;
+    let before = runs.iter().position(|entry| Some(&entry.id) == run.as_ref()).and_then(|at| at.checked_sub(1));
+    let base = before.map(|at| runs[at].id.clone());
+    at(store, run, (store, base), replays)
+}
+
+/// Opens a store for SQL beside a run of the same or another store, whose figures are in the schema `base`.
+///
+/// # Errors
+/// As [`session`].
+pub fn session_beside(store: &Store, run: Option<&str>, base: (&Store, Option<&str>)) -> Result<Session> {
+    at(store, chosen(store, run)?, (base.0, chosen(base.0, base.1)?), None)
+}
+
+/// The run of this id, or of the only id that begins so; the latest where none is named.
+fn chosen(store: &Store, run: Option<&str>) -> Result<Option<String>> {
+    let runs = store.runs();
+    let Some(name) = run else { return Ok(runs.last().map(|entry| entry.id.clone())) };
+    let begins: Vec<&str> = runs.iter().map(|entry| entry.id.as_str()).filter(|id| id.starts_with(name)).collect();
+    match begins.as_slice() {
+        [one] if name.len() >= SHORTEST_ID => Ok(Some((*one).to_owned())),
+        _ if begins.contains(&name) => Ok(Some(name.to_owned())),
+        _ => Err(unknown("run", name, runs.iter().map(|entry| entry.id.as_str()))),
+    }
+}
+
+/// The fewest characters that stand for a run.
+const SHORTEST_ID: usize = 4;
+
+fn at(
+    store: &Store,
+    run: Option<String>,
+    (base_store, base): (&Store, Option<String>),
+    replays: Option<Replays>,
+) -> Result<Session> {
+    let files = |place: Place, table: &schema::Table| match (place, table.scope) {
+        (Place::Shown, Scope::Store) => store.files(table.name),
+        (Place::Shown, Scope::Run) => run.as_ref().map_or_else(Vec::new, |run| store.run_files(run, table.name)),
+        (Place::Base, _) => base.as_ref().map_or_else(Vec::new, |run| base_store.run_files(run, table.name)),
     };
-    let files = |table: &schema::Table| match (table.scope, &run) {
-        (Scope::Store, _) => store.files(table.name),
-        (Scope::Run, Some(run)) => store.run_files(run, table.name),
-        (Scope::Run, None) => Vec::new(),
-    };
-    open(run.clone(), files)
+    open(run.clone(), replays, files)
+}
+
+/// A session on a store that holds nothing.
+fn empty() -> Result<Session> {
+    open(None, None, |_, _| Vec::new())
+}
+
+/// Where a table stands in a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// Under its own name.
+    Shown,
+    /// In the schema `base`.
+    Base,
 }
 
 /// A session over the files that `files` names for each table.
-fn open(run: Option<String>, files: impl Fn(&schema::Table) -> Vec<PathBuf>) -> Result<Session> {
+fn open(
+    run: Option<String>,
+    replays: Option<Replays>,
+    files: impl Fn(Place, &schema::Table) -> Vec<PathBuf>,
+) -> Result<Session> {
     let runtime = Builder::new_current_thread().build().map_err(|error| Error::run(error.to_string()))?;
     let mut config = SessionConfig::new()
         // One partition: rows arrive in file order, so that sums of floats have one order and equal inputs give equal
@@ -68,21 +139,41 @@ fn open(run: Option<String>, files: impl Fn(&schema::Table) -> Vec<PathBuf>) -> 
         .with_target_partitions(1)
         .with_information_schema(true);
     config.options_mut().sql_parser.collect_spans = true;
+    // Text that a statement makes has the type of the schema too.
+    config.options_mut().sql_parser.map_string_types_to_utf8view = false;
     let session = Session { context: SessionContext::new_with_config(config), runtime, run };
-    functions::register(&session.context)?;
     for table in schema::ALL {
-        register(&session, table, &files(table))?;
+        register(&session, table.name, table, &files(Place::Shown, table))?;
+    }
+    add_schema(&session, "base")?;
+    for name in OF_BASE {
+        let table = schema::table(name)?;
+        register(&session, &format!("base.{name}"), table, &files(Place::Base, table))?;
+    }
+    functions::register(&session, replays)?;
+    for view in views()? {
+        let create = format!("CREATE VIEW {} AS\n{}", view.name, view.sql);
+        let made = session.runtime.block_on(session.context.sql(&create));
+        made.map_err(|error| diagnostic::explain(&create, &error).context(format!("view `{}`", view.name)))?;
     }
     Ok(session)
 }
 
-fn register(session: &Session, table: &schema::Table, files: &[PathBuf]) -> Result<()> {
+/// Makes an empty schema beside the one that holds the tables.
+fn add_schema(session: &Session, name: &str) -> Result<()> {
+    let failed = || Error::run(format!("the SQL engine has no place for the schema `{name}`"));
+    let catalog = session.context.catalog("datafusion").ok_or_else(failed)?;
+    catalog.register_schema(name, Arc::new(MemorySchemaProvider::new())).map_err(|_| failed())?;
+    Ok(())
+}
+
+/// Registers the files of a table under a name.
+fn register(session: &Session, name: &str, table: &schema::Table, files: &[PathBuf]) -> Result<()> {
     let canonical = table.arrow();
-    let failed =
-        |error: DataFusionError| Error::data(error.strip_backtrace()).context(format!("table `{}`", table.name));
+    let failed = |error: DataFusionError| Error::data(error.strip_backtrace()).context(format!("table `{name}`"));
     if files.is_empty() {
         let empty = MemTable::try_new(canonical, vec![vec![]]).map_err(failed)?;
-        session.context.register_table(table.name, Arc::new(empty)).map_err(failed)?;
+        session.context.register_table(name, Arc::new(empty)).map_err(failed)?;
         return Ok(());
     }
     let urls: Result<Vec<ListingTableUrl>> = files.iter().map(|path| url(path)).collect();
@@ -93,13 +184,15 @@ fn register(session: &Session, table: &schema::Table, files: &[PathBuf]) -> Resu
     let state = session.context.state();
     let mut found = Vec::new();
     for url in &urls {
-        found.push(session.runtime.block_on(options.infer_schema(&state, url)).map_err(failed)?);
+        let inferred = unbroken(|| session.runtime.block_on(options.infer_schema(&state, url)));
+        let inferred = inferred.map_err(|why| Error::data(format!("table `{name}`: {why}")))?;
+        found.push(inferred.map_err(failed)?);
     }
     let config = ListingTableConfig::new_with_multi_paths(urls)
         .with_listing_options(options)
         .with_schema(merge(&canonical, &found));
     let listing = ListingTable::try_new(config).map_err(failed)?;
-    session.context.register_table(table.name, Arc::new(listing)).map_err(failed)?;
+    session.context.register_table(name, Arc::new(listing)).map_err(failed)?;
     Ok(())
 }
 
@@ -144,8 +237,10 @@ fn url(path: &Path) -> Result<ListingTableUrl> {
 /// Wrong SQL, with the place and a suggestion where they are known; a statement that writes; a parameter that
 /// is unknown, missing or of the wrong type; data that cannot be read.
 pub fn query(session: &Session, sql: &str, params: &[(String, String)]) -> Result<Vec<RecordBatch>> {
-    if sql.len() > MOST_SQL {
-        return Err(Error::usage(format!("expected SQL of up to {MOST_SQL} bytes, found {}", sql.len()))
+    // A statement of a longer text stands behind blanks, see `Statement::placed`.
+    let length = sql.trim_start().len();
+    if length > MOST_SQL {
+        return Err(Error::usage(format!("expected SQL of up to {MOST_SQL} bytes, found {length}"))
             .hint("put long lists into a table, or ask in parts"));
     }
     // Planning recurses once per term of a long expression; a thread of its own has the stack for it.
@@ -212,6 +307,38 @@ fn bind(sql: &str, params: &[(String, String)]) -> Result<Vec<(String, ScalarVal
         }
     }
     Ok(values)
+}
+
+/// Every table and view by name with its columns, sorted by name.
+///
+/// # Errors
+/// A table whose schema cannot be had.
+pub fn names(session: &Session) -> Result<Vec<(String, Vec<String>)>> {
+    let failed = |error: DataFusionError| Error::run(error.strip_backtrace());
+    let names = table_names();
+    let columns = |name: &String| -> Result<Vec<String>> {
+        let provider = session.runtime.block_on(session.context.table_provider(name.as_str())).map_err(failed)?;
+        Ok(provider.schema().fields().iter().map(|field| field.name().clone()).collect())
+    };
+    names.into_iter().map(|name| columns(&name).map(|columns| (name, columns))).collect()
+}
+
+/// The names of all tables and views, sorted.
+fn table_names() -> Vec<String> {
+    let tables = schema::ALL.iter().map(|table| table.name.to_owned());
+    let views = crate::embedded::VIEWS.iter().map(|(name, _)| (*name).to_owned());
+    let mut names: Vec<String> = tables.chain(views).chain(OF_BASE.iter().map(|name| format!("base.{name}"))).collect();
+    names.sort();
+    names
+}
+
+/// The names of all functions, sorted.
+pub fn function_names(session: &Session) -> Vec<String> {
+    let state = session.context.state();
+    let scalar = state.scalar_functions().keys().chain(state.aggregate_functions().keys());
+    let all: BTreeSet<&String> =
+        scalar.chain(state.window_functions().keys()).chain(state.table_functions().keys()).collect();
+    all.into_iter().cloned().collect()
 }
 
 #[cfg(test)]

@@ -571,6 +571,20 @@ pub struct Shape {
     pub eviction_is_private: bool,
 }
 
+impl Shape {
+    /// Bytes that a request holds whose prompt of so many tokens has been prefilled: all layers, and copies of what is not
+    /// kept.
+    pub fn stored_bytes(&self, prompt: u32) -> u64 {
+        let of_group = |group: &Group| {
+            let kept = group.keep.tokens(prompt, prompt);
+            let dropped = u64::from(prompt.saturating_sub(kept));
+            let beside = dropped * group.beside.map_or(0, |beside| beside.token_bytes);
+            u64::from(group.layers) * (group.bytes_of(kept) + beside)
+        };
+        self.groups.iter().map(of_group).sum()
+    }
+}
+
 impl Budget {
     /// Tokens kept of a prompt of this length; a share is rounded up.
     pub fn tokens(self, prompt: u32) -> u32 {

@@ -59,6 +59,8 @@ pub fn run(args: &Args) -> Result<Exit> {
         cache_policy(name),
         cache_preset(name),
         schema::ALL.iter().find(|table| table.name == name).map(|table| super::schema::columns(table)),
+        sql::views()?.iter().find(|view| view.name == name).map(super::schema::view_columns),
+        function(name),
         reconciled(name),
     ]
     .into_iter()
@@ -88,6 +90,8 @@ fn names() -> impl Iterator<Item = &'static str> {
         .chain(presets)
         .chain(ingest::ALL.iter().map(|format| format.name))
         .chain(tables)
+        .chain(embedded::VIEWS.iter().map(|(name, _)| *name))
+        .chain(sql::FUNCTIONS.iter().map(|function| function.name))
 }
 
 fn metric(name: &str) -> Option<String> {
@@ -285,12 +289,20 @@ fn reconciled(name: &str) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
+fn function(name: &str) -> Option<String> {
+    let found = sql::FUNCTIONS.iter().find(|function| function.name == name)?;
+    Some(format!("SQL function {}\n  {}\n", found.usage, found.doc))
+}
+
 fn query(name: &str) -> Result<Option<String>> {
     if !embedded::QUERIES.iter().any(|(known, _)| *known == name) {
         return Ok(None);
     }
     let found = sql::find(name)?;
-    let mut text = format!("query {name}\n  {}\n", found.question);
+    let mut text = format!("query {name}\n  {}\n  ask: kvtoll query STORE {name}\n", found.question);
+    for param in &found.params {
+        let _ = writeln!(text, "  --param {}={}: {}", param.name, param.default, param.doc);
+    }
     for column in &found.columns {
         let _ = writeln!(text, "  {}: {}", column.name, column.doc);
     }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use engine::error::{Error, Result};
 
+use super::replay::by_sql;
 use super::{Exit, Shown, print, say, talk};
 use crate::sql;
 use crate::store::Store;
@@ -48,7 +49,7 @@ pub fn run(args: &Args) -> Result<Exit> {
     let format = args.shown.format()?;
     let params: Result<Vec<(String, String)>> = args.params.iter().map(|param| pair(param)).collect();
     let Some(store) = &args.store else { return Err(Error::usage("expected a store, found none")) };
-    let session = sql::session(&Store::open(store)?, args.run.as_deref())?;
+    let session = sql::session_that_replays(&Store::open(store)?, args.run.as_deref(), by_sql)?;
     if session.run().is_none() {
         talk::note("the store has no run yet, so the tables of a run are empty: `kvtoll replay` makes one");
     }
@@ -63,9 +64,10 @@ pub fn run(args: &Args) -> Result<Exit> {
     print(&batches, format, args.shown.max_rows, args.shown.output.as_deref())
 }
 
-fn pair(text: &str) -> Result<(String, String)> {
+/// A parameter as it is typed, `name=value`.
+pub(super) fn pair(text: &str) -> Result<(String, String)> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        _ => Err(Error::usage(format!("expected a parameter as `name=value`, found `{text}`"))),
+        _ => Err(Error::usage(format!("`--param`: expected `name=value`, found `{text}`"))),
     }
 }

@@ -5,9 +5,10 @@ pub(super) mod sources;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use arrow::array::{AsArray, RecordBatch};
+use clap::Parser;
 use engine::cost::BLOCK_TOKENS;
 use engine::error::{Error, Result};
 use engine::model::Model;
@@ -27,8 +28,9 @@ use super::cache::curve;
 use super::recorded::{self, Way};
 use super::{Exit, print, talk};
 use crate::output::Format;
-use crate::scenario::{Spec, load_prices, product, read};
+use crate::scenario::{Spec, load_api_prices, load_prices, product, read};
 use crate::store::Store;
+use crate::surfaces::{Library, framework};
 use crate::{embedded, scenario, shipped, sql};
 
 /// Decode steps per row of `attention_error`.
@@ -82,6 +84,18 @@ pub struct Wanted {
     /// Accelerators per copy of the model
     #[arg(long, value_name = "N")]
     pub tensor_parallel: Option<u32>,
+    /// Groups of accelerators per copy that attend to requests of their own; experts are spread over all of them
+    #[arg(long, value_name = "N")]
+    pub data_parallel: Option<u32>,
+    /// Parts that the routed experts are dealt out to
+    #[arg(long, value_name = "N")]
+    pub expert_parallel: Option<u32>,
+    /// Stages that the layers are dealt out to
+    #[arg(long, value_name = "N")]
+    pub pipeline_parallel: Option<u32>,
+    /// Draft tokens and verify them together, such as `speculative(k=3,accept=0.7)`
+    #[arg(long, value_name = "DRAFTING")]
+    pub speculative: Option<String>,
     /// Copies of the model
     #[arg(long, value_name = "N")]
     pub instances: Option<u32>,
@@ -101,6 +115,12 @@ pub struct Wanted {
     /// Number format of the weights: bf16, fp8, nvfp4, mxfp4 or int4; the published one if not given
     #[arg(long, value_name = "DTYPE")]
     pub weights: Option<String>,
+    /// A folder of surfaces, as `kvtoll calibrate` writes it, in place of the shipped ones
+    #[arg(long, value_name = "DIR")]
+    pub surfaces: Option<PathBuf>,
+    /// Price every operation by its closed form, not by what was measured on the machine
+    #[arg(long, conflicts_with = "surfaces")]
+    pub closed_form: bool,
     /// A price book; see `kvtoll list prices`
     #[arg(long, value_name = "BOOK")]
     pub prices: Option<String>,
@@ -154,6 +174,7 @@ impl Wanted {
             ("prices", &self.prices),
             ("tariff", &self.tariff),
             ("engine", &self.engine),
+            ("speculative", &self.speculative),
             ("routing", &self.routing),
             ("prefill-machine", &self.prefill_machine),
             ("kv-link", &self.kv_link),
@@ -161,10 +182,15 @@ impl Wanted {
         ] {
             words.extend(value.iter().map(|value| format!("--{flag} {}", quoted(value))));
         }
+        words.extend(self.surfaces.iter().map(|path| format!("--surfaces {}", quoted(&path.to_string_lossy()))));
+        words.extend(self.closed_form.then(|| "--closed-form".to_owned()));
         words.extend(self.split_blocks.then(|| "--split-blocks".to_owned()));
         words.extend(self.equal_cost.then(|| "--equal-cost".to_owned()));
         for (flag, value) in [
             ("tensor-parallel", self.tensor_parallel),
+            ("data-parallel", self.data_parallel),
+            ("expert-parallel", self.expert_parallel),
+            ("pipeline-parallel", self.pipeline_parallel),
             ("instances", self.instances),
             ("prefill-tensor-parallel", self.prefill_tensor_parallel),
             ("concurrency", self.concurrency),
@@ -221,6 +247,36 @@ pub fn run(args: &Args) -> Result<Exit> {
     Ok(done.exit)
 }
 
+/// Carries out the SQL function `replay`: its flags are those of this command.
+pub(super) fn by_sql(store: &Path, wish: &sql::Wish) -> Result<String> {
+    let mut words = vec!["replay".to_owned()];
+    let own = [("policy", &wish.policy), ("model", &wish.model), ("machine", &wish.machine)];
+    let own = own.into_iter().map(|(name, value)| (name, Some(value)));
+    for (name, value) in own.chain(wish.flags.iter().map(|(name, value)| (name.as_str(), value.as_ref()))) {
+        // One word each, so that no value is taken for another flag.
+        let value = value.map_or_else(String::new, |value| format!("={value}"));
+        words.push(format!("--{}{value}", name.replace('_', "-")));
+    }
+    let typed = Typed::try_parse_from(words).map_err(|error| {
+        let text = error.to_string();
+        let said = text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
+        Error::usage(format!("`replay`: {said}"))
+            .hint("its flags are those of `kvtoll replay`, as in 'tensor_parallel=8'")
+    })?;
+    let mut store = Store::open(store)?;
+    match carry_out(&mut store, &typed.wanted)? {
+        Some(done) => Ok(done.run),
+        None => Err(Error::usage("`replay`: a dry run has no rows")),
+    }
+}
+
+/// The flags of a replay by themselves.
+#[derive(Debug, Parser)]
+struct Typed {
+    #[command(flatten)]
+    wanted: Wanted,
+}
+
 /// A run that was written.
 #[derive(Debug)]
 pub(crate) struct Done {
@@ -241,6 +297,7 @@ pub(crate) fn carry_out(store: &mut Store, wanted: &Wanted) -> Result<Option<Don
         }
         return Ok(None);
     }
+    look_up(wanted, &specs, &mut scenarios)?;
     let id = run_id(store, &sources, &scenarios, (budget.as_ref(), wanted.split_blocks, wanted.equal_cost))?;
     let pool = pool(wanted.threads)?;
     let found = pool.install(|| recorded_errors(store, &mut scenarios, wanted.split_blocks));
@@ -272,6 +329,7 @@ pub(crate) fn carry_out(store: &mut Store, wanted: &Wanted) -> Result<Option<Don
         found: &found,
         errors: &errors,
         organisation: &organisation,
+        api_prices: &load_api_prices()?,
         variations: &variations,
         tolls: &tolls,
         books: &every_book()?,
@@ -311,6 +369,10 @@ fn specs(wanted: &Wanted) -> Result<Vec<Spec>> {
         kv_blocks: wanted.kv_blocks,
         rate: wanted.rate.clone(),
         tensor_parallel: wanted.tensor_parallel,
+        data_parallel: wanted.data_parallel,
+        expert_parallel: wanted.expert_parallel,
+        pipeline_parallel: wanted.pipeline_parallel,
+        speculative: wanted.speculative.clone(),
         instances: wanted.instances,
         prefill_machine: wanted.prefill_machine.clone(),
         prefill_tensor_parallel: wanted.prefill_tensor_parallel,
@@ -318,6 +380,7 @@ fn specs(wanted: &Wanted) -> Result<Vec<Spec>> {
         weights: wanted.weights.clone(),
         prices: wanted.prices.clone(),
         tariff: wanted.tariff.clone(),
+        closed_form: wanted.closed_form.then_some(true),
         ..Spec::default()
     };
     let splits: Vec<Spec> = if wanted.split.is_empty() {
@@ -401,6 +464,21 @@ fn resolve(store: &Store, specs: &[Spec]) -> Result<(Vec<Source>, Vec<Scenario>)
     Ok((sources, scenarios))
 }
 
+/// Gives the scenarios what was measured on their machines.
+fn look_up(wanted: &Wanted, specs: &[Spec], scenarios: &mut [Scenario]) -> Result<()> {
+    let mut library = Library::of(wanted.surfaces.as_deref());
+    for (scenario, spec) in scenarios.iter_mut().zip(specs) {
+        if spec.closed_form != Some(true) {
+            let (machine, engine) = (&scenario.machine, framework(scenario.rules.name));
+            scenario.measured = library.measured(machine, engine, &scenario.model, scenario.parallel)?;
+            if let Some(prefill) = &mut scenario.prefill {
+                prefill.measured = library.measured(&prefill.machine, engine, &scenario.model, prefill.parallel)?;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// The run's id: a hash of what goes in, so that the same inputs give the same run.
 fn run_id(
     store: &Store,
@@ -416,14 +494,30 @@ fn run_id(
         }
     }
     for scenario in scenarios {
-        let Scenario { name, is_baseline, model, machine, mode, rules, rate, parallel, dtype, prices, tariff, .. } =
-            scenario;
+        let Scenario {
+            name,
+            is_baseline,
+            model,
+            machine,
+            mode,
+            rules,
+            rate,
+            parallel,
+            dtype,
+            prices,
+            tariff,
+            measured,
+            ..
+        } = scenario;
+        let speculative = scenario.speculative;
         let (routing, kv_blocks, prefill) = (scenario.routing, scenario.kv_blocks, &scenario.prefill);
+        let placement = &scenario.placement;
         let (workload, policy) = (&sources[scenario.workload].workload.name, scenario.policy.name());
         // The stack goes in by its canonical name: its stages hold addresses of functions.
         hash.update(format!("{name:?} {is_baseline} {workload:?} {model:?} {policy} {machine:?} {mode:?} "));
         hash.update(format!(
-            "{rules:?} {routing:?} {kv_blocks:?} {prefill:?} {rate:?} {parallel:?} {dtype:?} {prices:?} {tariff:?}\n"
+            "{rules:?} {routing:?} {kv_blocks:?} {prefill:?} {placement:?} {rate:?} {parallel:?} {dtype:?} {prices:?} \
+             {tariff:?} {measured:?} {speculative:?}\n"
         ));
     }
     if let Some(budget) = budget {
@@ -547,7 +641,7 @@ fn is_of(recording: &Recording, model: &Model) -> bool {
 /// The threads that everything runs on.
 fn pool(threads: Option<usize>) -> Result<rayon::ThreadPool> {
     if let Some(count) = threads.filter(|count| !(1..=1024).contains(count)) {
-        return Err(Error::usage(format!("expected 1 to 1024 threads, found {count}")));
+        return Err(Error::usage(format!("`--threads`: expected 1 to 1024, found {count}")));
     }
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.unwrap_or(0)).build();
     pool.map_err(|error| Error::run(format!("cannot start threads: {error}")))

@@ -109,3 +109,29 @@ fn damaged_configurations_never_panic() {
         }
     }
 }
+
+#[test]
+fn weights_of_unknown_formats_are_refused_and_known_ones_taken() {
+    let of = |table: &str| {
+        let keys: Value = serde_json::from_str(&format!("{{\"quantization_config\": {table}}}")).unwrap();
+        weights(Config { keys: keys.as_object().unwrap() })
+    };
+    assert_eq!(of(r#"{"quant_method": "awq", "bits": 4}"#).unwrap(), Some(WeightDtype::Int4));
+    assert_eq!(of(r#"{"quant_method": "fp8"}"#).unwrap(), Some(WeightDtype::Fp8));
+    assert_eq!(of("null").unwrap(), None);
+    for (table, found) in [
+        (r#"{"quant_method": "gptq", "bits": 8}"#, "found `gptq` with 8 bits"),
+        (r#"{"quant_method": "bitsandbytes"}"#, "found `bitsandbytes` with no bits that are known"),
+        (r#"{"quant_method": "compressed-tensors", "weights": {"num_bits": 8, "type": "int"}}"#, "other than 4 bits"),
+    ] {
+        let error = of(table).unwrap_err();
+        assert!(error.to_string().contains(found) && error.advice().is_some(), "{error}");
+    }
+}
+
+#[test]
+fn a_key_that_stands_twice_is_told_with_its_place() {
+    let error = parse("{\n \"a\": 1,\n \"b\": {\"c\": [1, {\"d\": 1, \"d\": 2}]}}", "x/config.json").unwrap_err();
+    let said = error.to_string();
+    assert!(said.starts_with("x/config.json:3:") && said.ends_with("found the key `d` a second time"), "{said}");
+}

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use datafusion::common::DataFusionError;
-use engine::error::Error;
+use engine::error::{Error, unknown};
 
 /// A place in the SQL text: line, first column and one past the last, all from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,7 +15,16 @@ struct Place {
 
 /// The engine's error as one of ours; the caret stands under the place where one is known.
 pub(super) fn explain(sql: &str, error: &DataFusionError) -> Error {
+    // What a function of ours says has no place in the text, and its own way out.
+    if let DataFusionError::External(inner) = error.find_root()
+        && let Some(own) = inner.downcast_ref::<Error>()
+    {
+        return own.clone();
+    }
     let text = root(error);
+    if let Some(name) = missing_table(&text) {
+        return unknown_table(sql, name);
+    }
     let diagnostic = error.diagnostic();
     let place = diagnostic
         .and_then(|diagnostic| diagnostic.span)
@@ -44,6 +53,37 @@ pub(super) fn explain(sql: &str, error: &DataFusionError) -> Error {
     match hint {
         Some(hint) => error.hint(hint),
         None => error,
+    }
+}
+
+/// The table that a sentence says is not there.
+fn missing_table(text: &str) -> Option<&str> {
+    let (name, _) = text.strip_prefix("table '")?.split_once("' not found")?;
+    let name = name.strip_prefix("datafusion.").unwrap_or(name);
+    Some(name.strip_prefix("public.").unwrap_or(name))
+}
+
+/// A table that is not there, with its place and the nearest one that is.
+fn unknown_table(sql: &str, name: &str) -> Error {
+    let known = super::table_names();
+    let error = unknown("table", name, known.iter().map(String::as_str));
+    let is_word = |char: char| char.is_alphanumeric() || char == '_';
+    let stands_alone = |at: &usize| {
+        !sql[..*at].chars().next_back().is_some_and(is_word)
+            && !sql[at + name.len()..].chars().next().is_some_and(is_word)
+    };
+    let place = sql.match_indices(name).map(|(at, _)| at).find(stands_alone).map(|at| {
+        let before = &sql[..at];
+        let start = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+        Place { line: before.matches('\n').count() + 1, start, end: start + name.chars().count() }
+    });
+    let message = match place.and_then(|place| caret(sql, place)) {
+        Some(excerpt) => format!("{error}\n{excerpt}"),
+        None => error.to_string(),
+    };
+    match error.advice() {
+        Some(hint) => Error::usage(message).hint(hint),
+        None => Error::usage(message),
     }
 }
 

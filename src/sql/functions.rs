@@ -1,50 +1,90 @@
-//! Functions that SQL over a store knows beside those of the SQL engine.
-//!
-//! `booth(category, name)` is the booth of a row of `kernels`, by the rules that kvtoll ships; `kvtoll reconcile
-//! --rules` takes others.
+//! Functions that SQL over a store knows beside those of the SQL engine, and that SQL alone cannot say. Their names and
+//! results are the same in every run and on every machine.
+
+mod booth;
+mod cost;
+mod mass;
+mod quantile;
+mod replay;
 
 use std::sync::Arc;
 
-use arrow::array::{AsArray, StringArray};
-use arrow::datatypes::DataType;
 use datafusion::common::DataFusionError;
-use datafusion::logical_expr::{ColumnarValue, Volatility, create_udf};
-use datafusion::prelude::SessionContext;
-use engine::error::Result;
-use engine::reconcile::rules::{self, Booth, Rules};
+use engine::error::{Error, Result};
 
-use crate::embedded;
+use super::Session;
+pub(super) use replay::Replays;
+pub use replay::{Replayer, Wish};
 
-/// Registers every function.
-pub(super) fn register(context: &SessionContext) -> Result<()> {
-    let rules = Arc::new(rules::parse(embedded::KERNEL_RULES, "presets/kernels.toml")?);
-    let booth = move |args: &[ColumnarValue]| booth(&rules, args);
-    let texts = vec![DataType::Utf8, DataType::Utf8];
-    context.register_udf(create_udf("booth", texts, DataType::Utf8, Volatility::Immutable, Arc::new(booth)));
+/// A function of kvtoll's own.
+#[derive(Debug, Clone, Copy)]
+pub struct Function {
+    /// Its name.
+    pub name: &'static str,
+    /// How it is called.
+    pub usage: &'static str,
+    /// What it gives.
+    pub doc: &'static str,
+}
+
+/// Every function, by name.
+pub static FUNCTIONS: [Function; 6] = [
+    Function {
+        name: "booth",
+        usage: "booth(category, name)",
+        doc: "The booth of a row of `kernels`, by the rules that kvtoll ships.",
+    },
+    Function {
+        name: "kv_bytes",
+        usage: "kv_bytes(model, policy, tokens)",
+        doc: "Bytes of KV that a request holds whose prompt of so many tokens has been prefilled, on all accelerators together.",
+    },
+    Function {
+        name: "replay",
+        usage: "replay(policy, model, machine [, 'flag=value' ...])",
+        doc: "A table: replays the store's requests, writes the run and gives its `summary`. Flags are those of `kvtoll replay`, \
+              as in 'rate=x0.5'. Only `kvtoll sql` and `kvtoll query --sql` have it.",
+    },
+    Function {
+        name: "step_cost",
+        usage: "step_cost(model, machine, policy, batch, context)",
+        doc: "What a decode step of so many requests with so many tokens of context each takes, on the fewest accelerators that \
+              hold the weights: a struct whose fields are read as in `step_cost(...)['step_ns']`.",
+    },
+    Function {
+        name: "stretch_quantile",
+        usage: "stretch_quantile(first_ns, last_ns, steps, weight, ratio)",
+        doc: "An aggregate: the exact quantile of step times over tokens, where each row of `step_costs` is an arithmetic \
+              progression that so many requests felt.",
+    },
+    Function {
+        name: "unnest_mass",
+        usage: "unnest_mass([layer [, kv_head]])",
+        doc: "A table: `attention` with one row for each token or block: its place, its mass, and the bounds where they are \
+              recorded.",
+    },
+];
+
+/// Registers every function on a session; `replay` only where somebody can replay.
+pub(super) fn register(session: &Session, replays: Option<Replays>) -> Result<()> {
+    let context = &session.context;
+    context.register_udf(booth::function()?);
+    context.register_udf(cost::kv_bytes());
+    context.register_udf(cost::step_cost());
+    context.register_udaf(quantile::function());
+    let masses =
+        session.runtime.block_on(context.sql(mass::SQL)).map_err(|error| Error::run(error.strip_backtrace()))?;
+    context.register_udtf("unnest_mass", Arc::new(mass::Masses::new(masses)));
+    if let Some(replays) = replays {
+        context.register_udtf("replay", Arc::new(replays));
+    }
     Ok(())
 }
 
-fn booth(rules: &Rules, args: &[ColumnarValue]) -> std::result::Result<ColumnarValue, DataFusionError> {
-    let arrays = ColumnarValue::values_to_arrays(args)?;
-    let text = |at: usize| arrays.get(at).and_then(|array| array.as_string_opt::<i32>());
-    let (Some(categories), Some(names)) = (text(0), text(1)) else {
-        return Err(DataFusionError::Execution("`booth` expects a category and a name as text".to_owned()));
-    };
-    // Names repeat in runs, and a list of rules is long.
-    let mut last: Option<(&str, Booth)> = None;
-    let mut of = |name| match last {
-        Some((known, booth)) if known == name => booth,
-        _ => last.insert((name, rules.booth(name))).1,
-    };
-    let booths: StringArray = categories
-        .iter()
-        .zip(names)
-        .map(|row| match row {
-            (Some("copy" | "fill"), _) => Some(Booth::Copy.name()),
-            (Some("collective"), _) => Some(Booth::Collective.name()),
-            (Some(_), Some(name)) => Some(of(name).name()),
-            _ => None,
-        })
-        .collect();
-    Ok(ColumnarValue::Array(Arc::new(booths)))
+/// An error of ours on its way through the SQL engine, which gives it back as it is.
+fn through(error: Error) -> DataFusionError {
+    DataFusionError::External(Box::new(error))
 }
+
+#[cfg(test)]
+mod tests;

@@ -14,6 +14,8 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPrope
 use parquet::schema::types::ColumnPath;
 use sha2::{Digest, Sha256};
 
+use crate::unbroken::{each_sound, sound};
+
 /// The most rows of a row group.
 const GROUP_ROWS: usize = 1 << 20;
 
@@ -146,10 +148,9 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 pub(crate) fn batches_of(path: &Path) -> Result<impl Iterator<Item = Result<RecordBatch>>> {
     let damaged = |why: String| Error::data(format!("cannot read `{}`: {why}", path.display()));
     let file = File::open(path).map_err(|error| damaged(error.to_string()))?;
-    let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(|error| damaged(error.to_string()))?;
-    let reader: ParquetRecordBatchReader =
-        builder.with_batch_size(READ_ROWS).build().map_err(|error| damaged(error.to_string()))?;
+    let builder = sound(|| ParquetRecordBatchReaderBuilder::try_new(file)).map_err(damaged)?;
+    let reader: ParquetRecordBatchReader = sound(|| builder.with_batch_size(READ_ROWS).build()).map_err(damaged)?;
     let path = path.to_owned();
-    Ok(reader
-        .map(move |batch| batch.map_err(|error| Error::data(format!("cannot read `{}`: {error}", path.display())))))
+    Ok(each_sound(reader)
+        .map(move |batch| batch.map_err(|why| Error::data(format!("cannot read `{}`: {why}", path.display())))))
 }

@@ -330,3 +330,26 @@ fn tables_of_a_manifest_count_their_rows() {
     assert_eq!(rows, HashMap::from([("requests", 20)]));
     assert_eq!(ids(&store), (0..20).collect::<Vec<u64>>());
 }
+
+/// The reader panics on some damaged schemas, which is an error like any other here.
+#[test]
+fn a_file_whose_embedded_schema_is_damaged_is_an_error_and_never_a_panic() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut store = Store::open_or_create(&folder.path().join("store")).unwrap();
+    let mut transaction = store.begin();
+    transaction.append(REQUESTS, &[requests(0, 3)]).unwrap();
+    transaction.commit().unwrap();
+    let path = store.files(REQUESTS.name).remove(0);
+    let sound = fs::read(&path).unwrap();
+    let key = b"ARROW:schema";
+    let start = sound.windows(key.len()).position(|window| window == key).unwrap() + key.len() + 4;
+    let mut errors = 0;
+    for at in (start..sound.len() - 8).step_by(5).take(300) {
+        let mut bytes = sound.clone();
+        bytes[at] = if bytes[at] == b'A' { b'/' } else { b'A' };
+        fs::write(&path, &bytes).unwrap();
+        errors += usize::from(store.read(REQUESTS).is_err());
+        errors += usize::from(crate::sql::session(&store, None).is_err());
+    }
+    assert!(errors > 50, "{errors}");
+}

@@ -6,7 +6,7 @@ use std::path::Path;
 use arrow::array::RecordBatch;
 use engine::error::{Error, Result};
 use engine::model::Model;
-use engine::policy::{Budget, ErrorBudget, Group, Kind, Stack, shape, smallest_retained};
+use engine::policy::{Budget, ErrorBudget, Group, Kind, Shape, Stack, shape, smallest_retained};
 use engine::unit::significant;
 
 use crate::accuracy;
@@ -21,7 +21,7 @@ pub(super) fn explain(text: &str, model: &str, prompt: u32) -> Result<String> {
     for group in &shape.groups {
         text.push_str(&of_group(group, prompt));
     }
-    text.push_str(&totals(&shape.groups, &model, prompt));
+    text.push_str(&totals(&shape, &model, prompt));
     text.push_str(&flops(&shape.groups, prompt));
     let sharing = if shape.eviction_is_private { "left by a request that drops nothing only" } else { "shareable" };
     let _ = writeln!(text, "  prefix blocks: {sharing}");
@@ -175,13 +175,12 @@ fn reads(group: &Group, tokens: u32, read: u32) -> u64 {
 }
 
 /// Bytes of all layers, against bf16 without a policy.
-fn totals(groups: &[Group], model: &Model, prompt: u32) -> String {
-    let (mut stored, mut read) = (0_u64, 0_u64);
-    for group in groups {
+fn totals(shape: &Shape, model: &Model, prompt: u32) -> String {
+    let (stored, mut read) = (shape.stored_bytes(prompt), 0_u64);
+    for group in &shape.groups {
         let tokens = group.keep.tokens(prompt, prompt);
         let attended = group.read_tokens.map_or(tokens, |most| most.min(tokens));
         let beside = beside(group, prompt, tokens);
-        stored += u64::from(group.layers) * (group.bytes_of(tokens) + beside);
         read += u64::from(group.layers) * (reads(group, tokens, attended) + beside);
     }
     let full: u64 = model

@@ -25,6 +25,8 @@ use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder, RowSelection,
 };
 
+use crate::unbroken::{each_sound, sound};
+
 /// Request and layer.
 pub(crate) type Key = (u64, u16);
 
@@ -294,7 +296,8 @@ fn table(paths: &[PathBuf], columns: Vec<&'static str>) -> Result<Table> {
 
 fn indexed(path: &Path, columns: &[&str]) -> Result<Indexed> {
     let file = File::open(path).map_err(|error| damaged(path, error))?;
-    let metadata = ArrowReaderMetadata::load(&file, ArrowReaderOptions::new()).map_err(|error| damaged(path, error))?;
+    let load = || ArrowReaderMetadata::load(&file, ArrowReaderOptions::new());
+    let metadata = sound(load).map_err(|why| damaged(path, why))?;
     let groups = (0..metadata.metadata().num_row_groups())
         .map(|at| {
             let rows = keys_of(path, &metadata, at)?;
@@ -464,6 +467,6 @@ fn reader(path: &Path, metadata: &ArrowReaderMetadata, group: usize, columns: &[
 }
 
 fn batches(path: &Path, builder: Builder) -> Result<impl Iterator<Item = Result<RecordBatch>>> {
-    let reader = builder.build().map_err(|error| damaged(path, error))?;
-    Ok(reader.map(move |batch| batch.map_err(|error| damaged(path, error))))
+    let reader = sound(|| builder.build()).map_err(|why| damaged(path, why))?;
+    Ok(each_sound(reader).map(move |batch| batch.map_err(|why| damaged(path, why))))
 }
