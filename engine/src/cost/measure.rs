@@ -11,7 +11,8 @@
 //!   so, else its kernel.
 //! * **Matrix products**: the projections of attention (queries, keys and values as one product, and the output), the
 //!   dense part of the FFN (gate and up as one product, and down), the router, and the output projection. Projections of
-//!   other kinds of attention are priced as one product of as many weights, which is an extrapolation.
+//!   other kinds of attention are priced as one product of as many weights, which is an extrapolation. So is a number format
+//!   of as many bits that stands in for one that was not measured, or only launched one by one by the host.
 //! * **Layers by name** where a whole model was profiled: products, norms, activations and sampling; then no fixed time stays.
 //! * **Routed experts**, where tokens fall on them by a power law of exponent 1.01, the mildest skew that was measured.
 //! * **All-reduces** of the residual stream.
@@ -314,11 +315,13 @@ fn product_parts(measured: &Measured, formats: &Formats, product: &Product, rows
     let surface = measured.surface("gemm")?;
     let shape = Shape::of(&[(Dim::N, product.n), (Dim::K, product.k)]);
     let shapes: Vec<Shape> = rows.iter().map(|rows| shape.with(Dim::M, *rows)).collect();
-    let nodes = formats
-        .products
-        .iter()
-        .find_map(|format| fastest(surface, &shapes, measured.peaks.as_ref(), &|key: &Key| key.dtype == *format))?;
-    Some(nodes.iter().map(|node| node.streaming(product.exact)).collect())
+    let of = |(at, format): (usize, &&str)| {
+        let nodes = fastest(surface, &shapes, measured.peaks.as_ref(), &|key: &Key| key.dtype == *format)?;
+        // Another format of as many bits stands in where that of the weights was not measured.
+        Some((nodes, product.exact && at == 0))
+    };
+    let (nodes, exact) = formats.products.iter().enumerate().find_map(of)?;
+    Some(nodes.iter().map(|node| node.streaming(exact)).collect())
 }
 
 fn product_line(measured: &Measured, formats: &Formats, product: &Product) -> Option<Line> {
