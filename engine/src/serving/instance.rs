@@ -430,7 +430,10 @@ impl<'a> Instance<'a> {
     fn admit_with_kv(&mut self, shared: &mut Shared<'_>, request: u32, promised: u64, ahead: u32) -> bool {
         let (at, now_ns) = (request as usize, self.now);
         let state = shared.states[at];
-        if !self.memory.reserve(self.plan.footprint(state.prefill, state.done + ahead, true)) {
+        // Without room for its next token it would give way again at once.
+        if self.plan.footprint(state.prefill, state.done + 1, true) > self.memory.room()
+            || !self.memory.reserve(self.plan.footprint(state.prefill, state.done + ahead, true))
+        {
             return false;
         }
         let is_swapped = shared.served[at].preemptions > 0;

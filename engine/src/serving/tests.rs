@@ -349,3 +349,18 @@ fn a_replay_is_repeated_to_the_last_digit() {
     });
     assert!(others.iter().all(|other| *other == first));
 }
+
+/// Found by the comparison above: what had been swapped out came back into room for its context but not for its next token,
+/// and gave way again, without end while the memory of another was not free yet.
+#[test]
+fn what_comes_back_has_room_for_its_next_token() {
+    let sglang = RULES.iter().find(|rules| rules.name == "sglang-0.5").unwrap();
+    let rules = Rules { preempted: Preempted::Swap, admit: Admit::Prompt, prefix_cache: false, ..*sglang };
+    let workload = toy_workload(&[(0, 64, 18, 0), (0, 64, 40, 1)]);
+    let plan = toy_plan(&[Keep::ALL], 144);
+    let pools = [Pool { plan: &plan, instances: 1, role: Role::Both }];
+    let (traffic, routing) = (Traffic::Open, Routing::RoundRobin);
+    let setup = Setup { pools: &pools, traffic, routing, rules: &rules, handover: None, below: None };
+    compare(&setup, &workload).unwrap();
+    assert_eq!(serve(&setup, &workload).served.iter().map(|served| served.preemptions).sum::<u32>(), 1);
+}

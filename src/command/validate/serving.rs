@@ -35,6 +35,9 @@ pub struct Args {
     /// The engine's rules, in place of those of the engine that the runs name
     #[arg(long, value_name = "ENGINE")]
     pub engine: Option<String>,
+    /// A folder of surfaces, as `kvtoll calibrate` writes it, in place of the shipped ones
+    #[arg(long, value_name = "DIR")]
+    pub surfaces: Option<PathBuf>,
     /// Replay with the overheads that are fitted to the other models' rows, and print them
     #[arg(long)]
     pub fit: bool,

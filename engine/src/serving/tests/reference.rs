@@ -377,14 +377,17 @@ impl<'a> Replay<'a> {
         let before = self.requests[at].clone();
         let request = &mut self.requests[at];
         (request.phase, request.start, request.base) = (Phase::Decode, request.done, request.generated);
-        (request.extra, request.has_kv) = (ahead, false);
+        (request.extra, request.has_kv) = (1, false);
         (request.publishes, request.shares) = (false, false);
         self.machines[machine].running.push(at);
-        if !self.settle(machine) {
+        // Its next token must fit too, whenever it takes the room.
+        if self.held(machine) > self.machines[machine].plan.capacity_bytes {
             self.machines[machine].running.pop();
             self.requests[at] = before;
             return false;
         }
+        self.requests[at].extra = ahead;
+        assert!(self.settle(machine));
         if before.preemptions > 0 {
             let plan = self.machines[machine].plan;
             self.machines[machine].moved += plan.footprint(before.prefill, before.done, true);

@@ -20,6 +20,7 @@ use rayon::prelude::*;
 use super::{Args, Line, mean, median, model_preset};
 use crate::command::talk;
 use crate::scenario::Spec;
+use crate::surfaces::{Library, framework};
 
 /// Fields that a row must give.
 const FIELDS: [&str; 15] = [
@@ -97,7 +98,8 @@ pub(super) fn validate(args: &Args, path: &Path) -> Result<(Vec<Line>, Vec<Recor
             Err(reason) => *counts.entry(reason).or_insert(0_u64) += 1,
         }
     }
-    let scenarios: Vec<Result<Scenario>> = rows.par_iter().map(|row| row.spec.resolve(0)).collect();
+    let mut library = Library::of(args.surfaces.as_deref());
+    let scenarios: Vec<Result<Scenario>> = rows.iter().map(|row| scenario(&mut library, row)).collect();
     let came: Vec<Result<Came>> =
         rows.par_iter().zip(&scenarios).map(|(row, scenario)| again(row, scenario.as_ref(), None)).collect();
     for error in came.iter().filter_map(|came| came.as_ref().err()) {
@@ -134,9 +136,7 @@ fn row(args: &Args, cells: &Cells<'_>) -> std::result::Result<Row, String> {
     let number = |name: &str| text(name).parse::<f64>().map_err(|_| format!("`{name}` is no number"));
     let whole = |name: &str| number(name).map(|value| value as u32);
     let (tensor, attention_dp) = (whole("tp_size")?, whole("attention_dp_size")?);
-    if attention_dp != 1 || whole("pp_size")? != 1 {
-        return Err("attention data parallelism and pipelines are not priced".to_owned());
-    }
+    let (expert, pipeline) = (whole("moe_ep_size")?.max(1), whole("pp_size")?);
     let system = text("system").trim_end_matches("_sxm").to_owned();
     let weights = match text("gemm_quant_mode") {
         "fp8" | "fp8_block" => "fp8",
@@ -151,7 +151,7 @@ fn row(args: &Args, cells: &Cells<'_>) -> std::result::Result<Row, String> {
         "trtllm" => "trtllm-1.0-max-utilization",
         other => return Err(format!("the engine `{other}`")),
     };
-    let concurrency = whole("batch_size")?;
+    let concurrency = whole("batch_size")?.saturating_mul(attention_dp);
     Ok(Row {
         id: text("id").to_owned(),
         model: model_preset(text("model_path")),
@@ -168,6 +168,9 @@ fn row(args: &Args, cells: &Cells<'_>) -> std::result::Result<Row, String> {
             weights: Some(weights.to_owned()),
             engine: Some(args.engine.clone().unwrap_or_else(|| engine.to_owned())),
             tensor_parallel: Some(tensor),
+            data_parallel: Some(attention_dp),
+            expert_parallel: Some(expert),
+            pipeline_parallel: Some(pipeline),
             mode: Some("closed".to_owned()),
             concurrency: Some(concurrency),
             running_requests: Some(concurrency.max(1)),
@@ -175,6 +178,13 @@ fn row(args: &Args, cells: &Cells<'_>) -> std::result::Result<Row, String> {
         },
         system,
     })
+}
+
+fn scenario(library: &mut Library, row: &Row) -> Result<Scenario> {
+    let mut scenario = row.spec.resolve(0)?;
+    let engine = framework(scenario.rules.name);
+    scenario.measured = library.measured(&scenario.machine, engine, &scenario.model, scenario.parallel)?;
+    Ok(scenario)
 }
 
 /// Replays a row, with other overheads if some are given.

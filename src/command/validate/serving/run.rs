@@ -38,6 +38,7 @@ struct Meta {
 struct Limits {
     tensor_parallel_size: Option<u32>,
     data_parallel_size: Option<u32>,
+    enable_expert_parallel: Option<bool>,
     max_num_seqs: Option<u32>,
     max_num_batched_tokens: Option<u32>,
 }
@@ -121,20 +122,31 @@ fn scenario(args: &Args, folder: &Path, meta: &Meta) -> Result<Scenario> {
         talk::warn(&format!("the run is of vLLM {}, and the rules are those of 0.19", meta.vllm_version));
     }
     let limits = &meta.engine_kwargs;
+    // Ranks that share experts step together: one copy whose groups attend to requests of their own.
+    let ranks = limits.data_parallel_size.unwrap_or(1).max(1);
+    let together = limits.enable_expert_parallel == Some(true) && ranks > 1;
+    let groups = if together { ranks } else { 1 };
+    let of_all = |limit: Option<u32>| limit.map(|limit| limit.saturating_mul(groups));
     let spec = Spec {
         model: Some(args.model.clone().unwrap_or_else(|| model_preset(&meta.model))),
         machine: Some(args.machine.clone().unwrap_or(device)),
         engine: Some(args.engine.clone().unwrap_or_else(|| engine.to_owned())),
         tensor_parallel: limits.tensor_parallel_size,
-        instances: limits.data_parallel_size,
+        instances: Some(ranks / groups),
+        data_parallel: Some(groups),
+        expert_parallel: together.then(|| groups.saturating_mul(limits.tensor_parallel_size.unwrap_or(1))),
         routing: Some("least-loaded".to_owned()),
-        step_tokens: limits.max_num_batched_tokens,
-        running_requests: limits.max_num_seqs,
+        step_tokens: of_all(limits.max_num_batched_tokens),
+        running_requests: of_all(limits.max_num_seqs),
         kv_blocks: cache.and_then(|cache| cache.num_gpu_blocks),
         weights: Some("bf16".to_owned()),
         ..Spec::default()
     };
-    spec.resolve(0)
+    let mut scenario = spec.resolve(0)?;
+    let engine = surfaces::framework(scenario.rules.name);
+    let mut library = surfaces::Library::of(args.surfaces.as_deref());
+    scenario.measured = library.measured(&scenario.machine, engine, &scenario.model, scenario.parallel)?;
+    Ok(scenario)
 }
 
 /// The requests that were measured, with the block ids of the dataset where it is found.
