@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
 /// The folders, the extension that counts in each, and the list that they become.
-const FOLDERS: [(&str, &str, &str); 10] = [
+const FOLDERS: [(&str, &str, &str); 11] = [
     ("QUERIES", "queries", "sql"),
     ("VIEWS", "views", "sql"),
     ("MODELS", "presets/model", "toml"),
@@ -13,6 +13,7 @@ const FOLDERS: [(&str, &str, &str); 10] = [
     ("FABRICS", "presets/fabric", "toml"),
     ("PRICES", "presets/prices", "toml"),
     ("TARIFFS", "presets/tariff", "toml"),
+    ("APIS", "presets/api", "toml"),
     ("ROUTES", "presets/route", "toml"),
     ("ACCURACY", "presets/accuracy", "toml"),
     ("TEMPLATES", "templates", "html"),

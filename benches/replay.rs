@@ -7,6 +7,7 @@ use engine::workload::{Workload, from_requests};
 use kvtoll::ingest::{Options, ingest};
 use kvtoll::scenario::Spec;
 use kvtoll::store::Store;
+use kvtoll::surfaces::{Library, framework};
 
 fn main() {
     divan::main();
@@ -21,7 +22,11 @@ fn workload() -> Workload {
     from_requests("mooncake", &requests).expect("a workload")
 }
 
-fn scenario(policy: &str, rate: &str) -> Scenario {
+fn source() -> Source {
+    Source { workload: workload(), steps: Vec::new(), trace: None, edited: None }
+}
+
+fn scenario(policy: &str, rate: &str, measured: bool) -> Scenario {
     let text = |value: &str| Some(value.to_owned());
     let spec = Spec {
         model: text("llama-3.1-70b"),
@@ -32,7 +37,13 @@ fn scenario(policy: &str, rate: &str) -> Scenario {
         tensor_parallel: Some(8),
         ..Spec::default()
     };
-    spec.resolve(0).expect("a scenario")
+    let mut scenario = spec.resolve(0).expect("a scenario");
+    if measured {
+        let (machine, engine) = (&scenario.machine, framework(scenario.rules.name));
+        let found = Library::of(None).measured(machine, engine, &scenario.model, scenario.parallel);
+        scenario.measured = found.expect("surfaces");
+    }
+    scenario
 }
 
 const CASES: [(&str, &str); 4] =
@@ -40,16 +51,22 @@ const CASES: [(&str, &str); 4] =
 
 #[divan::bench(args = CASES, sample_count = 20, sample_size = 1)]
 fn serve(bencher: divan::Bencher<'_, '_>, (policy, rate): (&str, &str)) {
-    let (source, scenario) =
-        (Source { workload: workload(), steps: Vec::new(), trace: None, edited: None }, scenario(policy, rate));
+    let (source, scenario) = (source(), scenario(policy, rate, false));
+    bencher.bench(|| replay(&scenario, &source).expect("a replay"));
+}
+
+/// The same with steps priced by the surfaces of the machine, the times of the scenario's shapes among it.
+#[divan::bench(sample_count = 20, sample_size = 1)]
+fn serve_measured(bencher: divan::Bencher<'_, '_>) {
+    let (source, scenario) = (source(), scenario("full", "x0.4", true));
     bencher.bench(|| replay(&scenario, &source).expect("a replay"));
 }
 
 /// The replay and all rows of its run as Arrow columns.
 #[divan::bench(sample_count = 20, sample_size = 1)]
 fn serve_and_tabulate(bencher: divan::Bencher<'_, '_>) {
-    let sources = [Source { workload: workload(), steps: Vec::new(), trace: None, edited: None }];
-    let scenarios = [scenario("full", "x0.4")];
+    let sources = [source()];
+    let scenarios = [scenario("full", "x0.4", false)];
     bencher.bench(|| {
         let found = [replay(&scenarios[0], &sources[0])];
         tables(&Run {
@@ -59,6 +76,11 @@ fn serve_and_tabulate(bencher: divan::Bencher<'_, '_>) {
             found: &found,
             errors: &[],
             organisation: &[],
+            api_prices: &[],
+            variations: &[],
+            tolls: &[],
+            books: &[],
+            validation: &[],
         })
         .expect("tables")
     });

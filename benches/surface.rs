@@ -1,6 +1,8 @@
 //! Decode attention of H200 under vLLM from its shipped surface: a million demand rows through the grid of a scenario, and
 //! single shapes through the surface itself.
 
+use std::sync::Arc;
+
 use divan::counter::ItemsCount;
 use engine::surface::{Dim, Grid, Scratch, Shape, Surface};
 use kvtoll::surfaces::Library;
@@ -11,7 +13,7 @@ fn main() {
 
 const ROWS: u64 = 1_000_000;
 
-fn surface() -> (Surface, usize) {
+fn surface() -> (Arc<Surface>, usize) {
     let mut library = Library::of(None);
     let surface = library.get("h200__vllm__attention_generation").expect("a surface").surface.clone();
     let group = surface.keys().position(|key| key.kv_dtype == "bfloat16").expect("bf16 KV");

@@ -1,5 +1,5 @@
 -- Which scenario is best under which business goal: price, utilisation or memory?
--- column lens: price (what a kept promise lifts the tokens' price to), utilisation (what a token costs at full load) or memory (what it costs to hold context).
+-- column lens: price (what output is sold for under the promise that is kept), utilisation (what a token costs at full load) or memory (what it costs to hold context).
 -- column lens_position: Order of the lens.
 -- column rank: 1 for the best.
 -- column scenario_id: Number of the scenario within the run.
@@ -18,13 +18,15 @@ WITH wide AS (
   SELECT
     s.scenario_id, s.name AS scenario, s.is_baseline, s.accelerators, s.certainty, s.machine, s.prices, s.workload,
     coalesce(s.offered_load_ratio, 0) > 1 AS is_overloaded,
-    max(m.value) FILTER (WHERE m.metric = 'revenue_usd_per_mtok_output') AS revenue,
+    max(o.usd_per_mtok_output) AS price,
     max(m.value) FILTER (WHERE m.metric = 'p99_itl_ms') AS p99_itl_ms,
     max(m.value) FILTER (WHERE m.metric = 'usd_per_mtok_output_saturated') AS usd_saturated,
     max(m.value) FILTER (WHERE m.metric = 'usd_per_mtok_output') AS usd,
     max(m.value) FILTER (WHERE m.metric = 'output_tokens_per_s_per_accelerator') AS speed,
     max(m.value) FILTER (WHERE m.metric = 'kv_capacity_tokens') AS capacity
-  FROM scenarios s LEFT JOIN metrics m ON m.scenario_id = s.scenario_id
+  FROM scenarios s
+  LEFT JOIN metrics m ON m.scenario_id = s.scenario_id
+  LEFT JOIN promises o ON o.scenario_id = s.scenario_id AND o.is_sold
   WHERE s.status = 'ok'
   GROUP BY s.scenario_id, s.name, s.is_baseline, s.accelerators, s.certainty, s.machine, s.prices, s.workload,
     s.offered_load_ratio
@@ -37,7 +39,7 @@ same AS (
 figures AS (
   SELECT
     'price' AS lens, 1 AS lens_position, scenario_id, scenario, is_baseline, is_overloaded, certainty,
-    'revenue_usd_per_mtok_output' AS figure, revenue AS value, -revenue AS key, 'p99_itl_ms' AS second_figure,
+    'price_usd_per_mtok_output' AS figure, price AS value, -price AS key, 'p99_itl_ms' AS second_figure,
     p99_itl_ms AS second_value, p99_itl_ms AS second_key
   FROM same
   UNION ALL

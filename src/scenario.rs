@@ -3,7 +3,8 @@
 
 use std::path::Path;
 
-use engine::cost::Parallel;
+use engine::api::{self, ApiPrices};
+use engine::cost::{Measured, Parallel, Speculative};
 use engine::error::{Error, Result, unknown};
 use engine::fabric::{self, Fabric};
 use engine::machine::{self, Machine};
@@ -51,6 +52,14 @@ pub struct Spec {
     pub rate: Option<String>,
     /// Accelerators per copy of the model.
     pub tensor_parallel: Option<u32>,
+    /// Groups of accelerators per copy that attend to requests of their own.
+    pub data_parallel: Option<u32>,
+    /// Parts that the routed experts are dealt out to.
+    pub expert_parallel: Option<u32>,
+    /// Stages that the layers are dealt out to.
+    pub pipeline_parallel: Option<u32>,
+    /// Drafted tokens and their acceptance: `speculative(k=3,accept=0.7)`.
+    pub speculative: Option<String>,
     /// Copies of the model.
     pub instances: Option<u32>,
     /// Prefill and decode instances apart, as `2:6`; `instances` is then left out.
@@ -68,6 +77,8 @@ pub struct Spec {
     pub prices: Option<String>,
     /// A book of token prices; nothing is sold without one.
     pub tariff: Option<String>,
+    /// Whether every operation has its closed form, where measured times of the machine are used if not.
+    pub closed_form: Option<bool>,
 }
 
 /// A scenario file.
@@ -173,6 +184,10 @@ impl Spec {
             kv_blocks: self.kv_blocks.or(other.kv_blocks),
             rate: text(self.rate, &other.rate),
             tensor_parallel: self.tensor_parallel.or(other.tensor_parallel),
+            data_parallel: self.data_parallel.or(other.data_parallel),
+            expert_parallel: self.expert_parallel.or(other.expert_parallel),
+            pipeline_parallel: self.pipeline_parallel.or(other.pipeline_parallel),
+            speculative: text(self.speculative, &other.speculative),
             instances: self.instances.or(other.instances),
             split: text(self.split, &other.split),
             prefill_machine: text(self.prefill_machine, &other.prefill_machine),
@@ -181,10 +196,12 @@ impl Spec {
             weights: text(self.weights, &other.weights),
             prices: text(self.prices, &other.prices),
             tariff: text(self.tariff, &other.tariff),
+            closed_form: self.closed_form.or(other.closed_form),
         }
     }
 
-    /// The scenario with every name resolved; `workload` is an index into the run's sources.
+    /// The scenario with every name resolved; `workload` is an index into the run's sources. It has no measured
+    /// operations yet ([`crate::surfaces::Library::measured`]).
     ///
     /// # Errors
     /// An unknown name, a number out of range, a preset file that cannot be read.
@@ -196,14 +213,16 @@ impl Spec {
             })
         };
         let model = load_model(&needed("model", &self.model)?)?;
-        let policy = Stack::parse(self.policy.as_deref().unwrap_or("full"))?;
+        let (policy, placement) = placed(self.policy.as_deref().unwrap_or("full"))?;
+        let policy = Stack::parse(&policy)?;
         let machine = load_machine(&needed("machine", &self.machine)?)?;
         let published = model.weights;
         let tensor = number("tensor_parallel", self.tensor_parallel.unwrap_or(1))?;
         let (prefill, instances) = self.pools(&machine, tensor)?;
         let name = self.name.clone().unwrap_or_else(|| {
             let split = self.split.as_ref().map_or(String::new(), |split| format!(", {split}"));
-            format!("{} on {}{split}", policy.name(), machine.name)
+            let placed = placement.as_ref().map_or(String::new(), |placement| format!("+{placement}"));
+            format!("{}{placed} on {}{split}", policy.name(), machine.name)
         });
         Ok(Scenario {
             name,
@@ -217,13 +236,38 @@ impl Spec {
             routing: routing(self.routing.as_deref().unwrap_or(Routing::RoundRobin.name()))?,
             kv_blocks: self.kv_blocks,
             rate: rate(self.rate.as_deref().unwrap_or("x1"))?,
-            parallel: Parallel { tensor, instances },
+            parallel: Parallel {
+                tensor,
+                data: number("data_parallel", self.data_parallel.unwrap_or(1))?,
+                expert: number("expert_parallel", self.expert_parallel.unwrap_or(1))?,
+                pipeline: number("pipeline_parallel", self.pipeline_parallel.unwrap_or(1))?,
+                instances,
+            },
+            speculative: self.speculative.as_deref().map(speculative).transpose()?,
             prefill,
+            placement,
             dtype: self.weights.as_deref().map_or(Ok(published), dtype)?,
             prices: load_prices(self.prices.as_deref().unwrap_or("hyperscaler"))?,
             tariff: self.tariff.as_deref().map(load_tariff).transpose()?,
+            measured: Measured::default(),
         })
     }
+}
+
+/// `speculative(k=3,accept=0.7)`, or without names: three tokens are drafted for each request and step, each accepted with
+/// a chance of 70% if those before it were.
+pub(crate) fn speculative(text: &str) -> Result<Speculative> {
+    let wrong = || {
+        Error::usage(format!("expected a drafting such as `speculative(k=3,accept=0.7)`, found `{text}`"))
+            .hint("k is from 1 to 64 drafted tokens, accept a chance from 0 to 1")
+    };
+    let inner = text.trim().strip_prefix("speculative(").and_then(|rest| rest.strip_suffix(')')).ok_or_else(wrong)?;
+    let parts: Vec<&str> = inner.split(',').map(str::trim).collect();
+    let [drafted, accept] = parts[..] else { return Err(wrong()) };
+    let drafted: u32 = drafted.trim_start_matches("k=").parse().map_err(|_| wrong())?;
+    let accept: f64 = accept.trim_start_matches("accept=").parse().map_err(|_| wrong())?;
+    let is_known = (1..=64).contains(&drafted) && (0.0..=1.0).contains(&accept);
+    if is_known { Ok(Speculative { drafted, accept }) } else { Err(wrong()) }
 }
 
 impl Spec {
@@ -254,7 +298,9 @@ impl Spec {
             parallel: Parallel {
                 tensor: number("prefill_tensor_parallel", self.prefill_tensor_parallel.unwrap_or(tensor))?,
                 instances: count(prompts)?,
+                ..Parallel::default()
             },
+            measured: Measured::default(),
             link: self.kv_link.clone().unwrap_or_else(|| "cross-rack".to_owned()),
         };
         Ok((Some(prefill), count(decoders)?))
@@ -295,7 +341,7 @@ impl Spec {
     }
 }
 
-fn rules(name: &str) -> Result<Rules> {
+pub(crate) fn rules(name: &str) -> Result<Rules> {
     let found = RULES.iter().find(|rules| rules.name == name);
     found.copied().ok_or_else(|| unknown("engine", name, RULES.iter().map(|rules| rules.name)))
 }
@@ -308,6 +354,25 @@ fn number(name: &str, value: u32) -> Result<u32> {
         return Err(Error::usage(format!("expected `{name}` from 1 to {MOST}, found {value}")));
     }
     Ok(value)
+}
+
+/// A stack without its placement, such as `tier(hbm,dram)`, and the placement: serving carries that out.
+fn placed(text: &str) -> Result<(String, Option<String>)> {
+    let mut depth = 0_i32;
+    let parts = text.split(|letter: char| {
+        depth += i32::from(letter == '(') - i32::from(letter == ')');
+        letter == '+' && depth == 0
+    });
+    let is_placement = |part: &&str| part.trim().starts_with("tier(");
+    let (placements, stages): (Vec<&str>, Vec<&str>) = parts.partition(is_placement);
+    if placements.len() > 1 {
+        return Err(Error::usage(format!(
+            "expected one placement `tier(...)`, found {} in `{text}`",
+            placements.len()
+        )));
+    }
+    let stack = if stages.is_empty() { "full".to_owned() } else { stages.join("+") };
+    Ok((stack, placements.first().map(|placement| placement.trim().to_owned())))
 }
 
 fn routing(name: &str) -> Result<Routing> {
@@ -417,6 +482,14 @@ pub fn load_tariff(name: &str) -> Result<Tariff> {
     tariff::parse(&text, &origin)
 }
 
+/// What providers charge for tokens: all that is shipped.
+///
+/// # Errors
+/// A file that holds no such prices.
+pub fn load_api_prices() -> Result<Vec<ApiPrices>> {
+    embedded::APIS.iter().map(|(name, text)| api::parse(text, &format!("presets/api/{name}.toml"))).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -461,6 +534,19 @@ mod tests {
     }
 
     #[test]
+    fn drafting_is_a_number_and_a_chance() {
+        let expected = Speculative { drafted: 3, accept: 0.7 };
+        assert_eq!(speculative("speculative(k=3,accept=0.7)"), Ok(expected));
+        assert_eq!(speculative("speculative(3, 0.7)"), Ok(expected));
+        // 1 + 0.7 + 0.49 + 0.343
+        assert!((expected.yielded() - 2.533).abs() < 1e-12);
+        for wrong in ["speculative", "speculative(3)", "speculative(0,0.7)", "speculative(3,1.7)", "speculative(3,NaN)"]
+        {
+            assert!(speculative(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
     fn modes_limits_and_splits_are_checked() {
         let base =
             || Spec { model: Some("llama-3.1-8b".to_owned()), machine: Some("h100".to_owned()), ..Spec::default() };
@@ -487,6 +573,16 @@ mod tests {
             let error = wrong.resolve(0).unwrap_err().to_string();
             assert!(error.contains(message), "{error}");
         }
+    }
+
+    #[test]
+    fn a_placement_is_taken_off_its_stack() {
+        let of = |text: &str| placed(text).unwrap();
+        assert_eq!(of("snapkv(budget=25%)+fp8"), ("snapkv(budget=25%)+fp8".to_owned(), None));
+        let placement = Some("tier(hbm,dram=1TB; fetch=always)".to_owned());
+        assert_eq!(of("fp8+tier(hbm,dram=1TB; fetch=always)"), ("fp8".to_owned(), placement.clone()));
+        assert_eq!(of("tier(hbm,dram=1TB; fetch=always)"), ("full".to_owned(), placement));
+        assert!(placed("tier(hbm,dram)+tier(hbm,nvme)").unwrap_err().to_string().contains("one placement"));
     }
 
     #[test]

@@ -7,17 +7,20 @@
 
 mod device;
 mod file;
+mod machine;
 mod rows;
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use engine::error::{Error, Result, unknown};
 use engine::surface::{Errors, Surface};
 
 pub use device::{Device, device};
 pub use file::{Origin, Summary, decode, encode};
+pub use machine::framework;
 pub use rows::{Measured, read, together};
 
 use crate::embedded;
@@ -30,7 +33,7 @@ pub struct Calibrated {
     /// Framework, in lower case.
     pub framework: String,
     /// The surface.
-    pub surface: Surface,
+    pub surface: Arc<Surface>,
     /// Where it comes from.
     pub origin: Origin,
     /// Measured rows that it was fitted to.
@@ -58,6 +61,9 @@ fn slug(text: &str) -> String {
     }
     slug.trim_matches('_').to_owned()
 }
+
+/// What the binary carries, as far as it was asked for: it never changes, so that one decoding serves the whole process.
+static SHIPPED: Mutex<BTreeMap<String, Option<Calibrated>>> = Mutex::new(BTreeMap::new());
 
 /// Surfaces that can be asked for: those of a folder, or those that the binary carries. Each is decoded when it is first
 /// asked for.
@@ -127,7 +133,30 @@ impl Library {
     }
 
     fn load(&self, name: &str) -> Result<Option<Calibrated>> {
-        self.open(name)?.map(|file| decode(&file, name)).transpose()
+        let decoded = || self.open(name)?.map(|file| decode(&file, name)).transpose();
+        if self.folder.is_some() {
+            return decoded();
+        }
+        let known = SHIPPED.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned();
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let found = decoded()?;
+        SHIPPED.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), found.clone());
+        Ok(found)
+    }
+
+    /// The bytes of a surface's file; `None` where there is no such file.
+    fn bytes(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        let Some(folder) = &self.folder else {
+            return Ok(embedded::SURFACES.iter().find(|(known, _)| *known == name).map(|(_, bytes)| bytes.to_vec()));
+        };
+        let path = folder.join(format!("{name}.parquet"));
+        if !path.is_file() {
+            return Ok(None);
+        }
+        let failed = |error: std::io::Error| Error::data(format!("cannot read `{}`: {error}", path.display()));
+        std::fs::read(&path).map(Some).map_err(failed)
     }
 
     fn open(&self, name: &str) -> Result<Option<File>> {

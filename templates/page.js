@@ -6,6 +6,8 @@ const doc = document, root = doc.documentElement, $ = (s, at = doc) => [...at.qu
 const HUES = ['#0072B2', '#D55E00', '#009E73', '#CC79A7', '#0072B3', '#D55E01', '#009E74', '#CC79A8'];
 const state = { at: '', theme: '', hide: new Set(), sort: new Map(), open: new Set() };
 const tables = $('main table').filter((table) => table.tHead), details = $('main details');
+// What is open at first is open unless the address says that it was turned over, and the other way round.
+const first = details.map((one) => one.open);
 const say = doc.getElementById('status');
 
 const read = () => {
@@ -62,7 +64,7 @@ const show = () => {
   $('[data-toggle]').forEach((one) => one.setAttribute('aria-pressed', String(!state.hide.has(one.dataset.toggle))));
   aside.textContent = [...state.hide].map((id) => `[data-s="${id}"]{display:none}` + (HUES[id]
     ? `.by-scenario :is(polyline,circle,path)[stroke="${HUES[id]}"],.by-scenario circle[fill="${HUES[id]}"]{display:none}` : '')).join('');
-  details.forEach((one, at) => { one.open = state.open.has(at); });
+  details.forEach((one, at) => { one.open = first[at] !== state.open.has(at); });
   state.sort.forEach(([column, way], at) => sort(tables[at], column, way));
 };
 
@@ -126,13 +128,14 @@ $('.chart.wide').forEach((chart, at) => {
   chart.after(tools);
 });
 details.forEach((one, at) => one.addEventListener('toggle', () => {
-  if (printing || one.open === state.open.has(at)) return;
-  if (one.open) state.open.add(at); else state.open.delete(at);
+  const turned = one.open !== first[at];
+  if (printing || turned === state.open.has(at)) return;
+  if (turned) state.open.add(at); else state.open.delete(at);
   write();
 }));
 let printing = false;
 addEventListener('beforeprint', () => { printing = true; details.forEach((one) => { one.open = true; }); });
-addEventListener('afterprint', () => { details.forEach((one, at) => { one.open = state.open.has(at); }); setTimeout(() => { printing = false; }); });
+addEventListener('afterprint', () => { details.forEach((one, at) => { one.open = first[at] !== state.open.has(at); }); setTimeout(() => { printing = false; }); });
 
 $('[data-theme-is]').forEach((one) => one.addEventListener('click', () => { state.theme = one.dataset.themeIs; show(); write(); }));
 $('[data-toggle]').forEach((one) => one.addEventListener('click', () => {

@@ -2,16 +2,19 @@
 //!
 //! Rows are of random batches of 1 to 256 requests with random contexts, so that no two rows in a row are alike. `dense`
 //! is Llama 3.1 70B (one lane), `sliding` gpt-oss-120b (two lanes, experts). `booths` asks for the
-//! booths, `all` for every figure. `one_by_one` prices each row by itself, as a replay does.
+//! booths, `all` for every figure. `one_by_one` prices each row by itself, as a replay does. `measured` are plans whose
+//! attention, matrix products and all-reduces come from surfaces, here of a made-up device.
 
 use std::hint::black_box;
+use std::sync::Arc;
 
 use divan::Bencher;
 use divan::counter::ItemsCount;
-use engine::cost::{Batch, Demand, Field, Parallel, Plan, plan, price, price_columns};
+use engine::cost::{Batch, Demand, Field, Measured, Parallel, Plan, measure, plan, price, price_columns};
 use engine::machine;
 use engine::model::{self, WeightDtype};
 use engine::policy::{Stack, shape};
+use engine::surface::{Dim, Key, Peaks, Rows, Shape, Surface, Tuning, work};
 
 const ROWS: usize = 4_000_000;
 
@@ -33,7 +36,7 @@ fn plans(model: &str, machines: usize) -> Vec<Plan> {
     let machines = ["h200", "b200", "gb300", "vera-rubin"].iter().cycle().take(machines);
     let of = |machine: &&str| {
         let machine = machine::parse(&read(&format!("machine/{machine}")), machine).expect("a machine");
-        plan(&model, &shape, &machine, WeightDtype::Fp8, Parallel { tensor: 8, instances: 1 }).expect("a plan")
+        plan(&model, &shape, &machine, WeightDtype::Fp8, Parallel::tensor(8)).expect("a plan")
     };
     machines.map(of).collect()
 }
@@ -58,14 +61,72 @@ fn demand(plan: &Plan) -> (Vec<u32>, Vec<Vec<u64>>) {
     (requests, lanes)
 }
 
+/// Surfaces of a device whose kernels take 3 us and then 80% of the roofline, with the shapes of Llama 3.1 70B on eight.
+fn surfaces() -> Vec<Arc<Surface>> {
+    let peaks = Peaks::NOMINAL;
+    let scales: Vec<_> = Dim::ALL.iter().map(|dim| (dim.column().to_owned(), 1.0)).collect();
+    let surface = |op: &str, key: Key, shapes: Vec<Shape>| {
+        let (mut rows, mut values) = (Rows::default(), Vec::new());
+        for shape in shapes {
+            let roofline = work(op, &key, &shape).roofline_ns(&peaks);
+            rows.push(&key, shape, 0.0);
+            values.push((roofline / (3000.0 + roofline / 0.8)).ln());
+        }
+        let tuning = Tuning {
+            scales: scales.clone(),
+            neighbours: 24,
+            length: 4.0,
+            nugget: 1e-6,
+            slope: 0.01,
+            smoothness: 1,
+            offset: 0.0,
+        };
+        Arc::new(Surface::new(op, &rows, &values, peaks, tuning))
+    };
+    let powers = |most: u32| (0..=most).map(|power| 1_u64 << power);
+    let heads = Shape::of(&[(Dim::NewTokens, 1), (Dim::QueryHeads, 8), (Dim::KvHeads, 1), (Dim::HeadDim, 128)]);
+    let decode = powers(9)
+        .flat_map(|batch| powers(17).map(move |past| heads.with(Dim::Batch, batch).with(Dim::PastTokens, past - 1)));
+    let products = powers(15).flat_map(|m| {
+        powers(17)
+            .skip(10)
+            .flat_map(move |n| powers(15).skip(10).map(move |k| Shape::of(&[(Dim::M, m), (Dim::N, n), (Dim::K, k)])))
+    });
+    let ring = powers(30)
+        .skip(8)
+        .map(|bytes| Shape::of(&[(Dim::Devices, 8), (Dim::ElementBytes, 2), (Dim::MessageBytes, bytes)]));
+    let dtype = |dtype: &str| Key { dtype: dtype.to_owned(), ..Key::default() };
+    let kv = Key { kv_dtype: "bfloat16".to_owned(), ..Key::default() };
+    vec![
+        surface("attention_generation", kv, decode.collect()),
+        surface("gemm", dtype("fp8"), products.collect()),
+        surface("all_reduce", Key::default(), ring.collect()),
+    ]
+}
+
+#[divan::bench(sample_count = 10, sample_size = 1)]
+fn measured(bencher: Bencher<'_, '_>) {
+    let mut plans = plans("dense", 1);
+    let name = "model/llama-3.1-70b";
+    let model = model::parse(&read(name), name).expect("a model");
+    let machine = machine::parse(&read("machine/h200"), "h200").expect("a machine");
+    let found = Measured { name: String::new(), surfaces: surfaces(), peaks: None };
+    measure(&mut plans[0], &model, &machine, WeightDtype::Fp8, &found);
+    assert!(plans[0].groups[0].measured.is_some() && plans[0].lines.is_some());
+    columns_of(bencher, &plans, Field::BOOTHS);
+}
+
 fn columns<const C: usize>(bencher: Bencher<'_, '_>, model: &str, machines: usize, fields: [Field; C]) {
-    let plans = plans(model, machines);
+    columns_of(bencher, &plans(model, machines), fields);
+}
+
+fn columns_of<const C: usize>(bencher: Bencher<'_, '_>, plans: &[Plan], fields: [Field; C]) {
     let (requests, lanes) = demand(&plans[0]);
     let lanes: Vec<&[u64]> = lanes.iter().map(Vec::as_slice).collect();
     let mut out: Vec<[Vec<f64>; C]> = plans.iter().map(|_| std::array::from_fn(|_| Vec::new())).collect();
-    bencher.counter(ItemsCount::new(ROWS * machines)).bench_local(|| {
+    bencher.counter(ItemsCount::new(ROWS * plans.len())).bench_local(|| {
         let demand = Demand { decode_requests: black_box(&requests), kept_tokens: &lanes };
-        price_columns(&plans, &demand, fields, &mut out).expect("columns that fit");
+        price_columns(plans, &demand, fields, &mut out).expect("columns that fit");
         black_box(&out);
     });
 }
@@ -100,6 +161,7 @@ fn one_by_one(bencher: Bencher<'_, '_>, model: &str) {
                 decode_requests: u64::from(requests),
                 kept_tokens: &kept,
                 prefill_tokens: 0,
+                prefill_requests: 0,
                 prefill_rows: 0,
                 prefill_pairs: &pairs,
                 prefill_context: &context,

@@ -11,14 +11,16 @@
 
 mod batch;
 mod ffn;
+mod measure;
 mod measured;
 mod plan;
 mod prefill;
 
 pub use batch::{Demand, Field, price_columns};
 pub use ffn::{FfnStep, ffn_step};
-pub use measured::measure;
-pub use plan::{BLOCK_TOKENS, Linear, Parallel, Plan, PlanGroup, fewest, peak_flops, plan};
+pub use measure::{Measured, measure};
+pub use measured::{Covered, Line, Lines, Part};
+pub use plan::{BLOCK_TOKENS, Linear, Parallel, Plan, PlanGroup, Speculative, Wire, fewest, peak_flops, plan};
 pub(crate) use prefill::pairs;
 pub use prefill::prefill_ns;
 
@@ -61,6 +63,10 @@ pub struct StepCost {
     pub tier_bytes: f64,
     /// Arithmetic.
     pub flops: f64,
+    /// Of the step's time, that of operations whose shape lies between measured ones; it is in the booths too.
+    pub calibrated: f64,
+    /// Of the step's time, that of measured operations at shapes beyond the measured ones, or at rates that were varied.
+    pub extrapolated: f64,
     /// Which branches won; equal regimes at two ends of a stretch mean linear step times between them.
     pub regime: u64,
 }
@@ -75,6 +81,8 @@ pub struct Batch<'a> {
     pub kept_tokens: &'a [u64],
     /// Prompt tokens computed.
     pub prefill_tokens: u64,
+    /// Requests that these tokens belong to.
+    pub prefill_requests: u64,
     /// Requests whose prompt is completed (each needs one row of logits).
     pub prefill_rows: u64,
     /// Query-context pairs of the prefill, one figure per plan group.
@@ -121,27 +129,33 @@ impl StepCost {
     /// The same figures for a whole stretch: `steps` times their mean.
     #[must_use]
     pub fn stretched(first: &Self, last: &Self, steps: f64) -> Self {
-        let half = steps / 2.0;
-        let mean = |pick: fn(&Self) -> f64| (pick(first) + pick(last)) * half;
+        Self { regime: first.regime, ..Self::weighted(first, steps / 2.0, last, steps / 2.0) }
+    }
+
+    /// So much of one step and so much of another; their regimes become one.
+    fn weighted(first: &Self, much: f64, second: &Self, more: f64) -> Self {
+        let sum = |pick: fn(&Self) -> f64| pick(first) * much + pick(second) * more;
         Self {
-            kv_read: mean(|cost| cost.kv_read),
-            weight_read: mean(|cost| cost.weight_read),
-            compute: mean(|cost| cost.compute),
-            collective: mean(|cost| cost.collective),
-            policy: mean(|cost| cost.policy),
-            tier: mean(|cost| cost.tier),
-            link: mean(|cost| cost.link),
-            overhead: mean(|cost| cost.overhead),
-            busy: mean(|cost| cost.busy),
-            kv_read_bytes: mean(|cost| cost.kv_read_bytes),
-            kv_written_bytes: mean(|cost| cost.kv_written_bytes),
-            weight_read_bytes: mean(|cost| cost.weight_read_bytes),
-            pool_read_bytes: mean(|cost| cost.pool_read_bytes),
-            link_bytes: mean(|cost| cost.link_bytes),
-            hop_bytes: mean(|cost| cost.hop_bytes),
-            tier_bytes: mean(|cost| cost.tier_bytes),
-            flops: mean(|cost| cost.flops),
-            regime: first.regime,
+            kv_read: sum(|cost| cost.kv_read),
+            weight_read: sum(|cost| cost.weight_read),
+            compute: sum(|cost| cost.compute),
+            collective: sum(|cost| cost.collective),
+            policy: sum(|cost| cost.policy),
+            tier: sum(|cost| cost.tier),
+            link: sum(|cost| cost.link),
+            overhead: sum(|cost| cost.overhead),
+            busy: sum(|cost| cost.busy),
+            kv_read_bytes: sum(|cost| cost.kv_read_bytes),
+            kv_written_bytes: sum(|cost| cost.kv_written_bytes),
+            weight_read_bytes: sum(|cost| cost.weight_read_bytes),
+            pool_read_bytes: sum(|cost| cost.pool_read_bytes),
+            link_bytes: sum(|cost| cost.link_bytes),
+            hop_bytes: sum(|cost| cost.hop_bytes),
+            tier_bytes: sum(|cost| cost.tier_bytes),
+            flops: sum(|cost| cost.flops),
+            calibrated: sum(|cost| cost.calibrated),
+            extrapolated: sum(|cost| cost.extrapolated),
+            regime: first.regime.rotate_left(32) ^ second.regime,
         }
     }
 
@@ -170,61 +184,129 @@ enum Stream {
     Weights,
 }
 
-/// Prices one step.
+/// How much of a step's batch falls on one accelerator at a time.
+///
+/// Groups of accelerators with requests of their own have an even share of the requests, but never less than one of them.
+/// Stages of layers work on as many parts of the batch at the same time; a token passes all of them, so that a step takes
+/// what one part takes through all layers.
+#[derive(Debug, Clone, Copy)]
+struct Shares {
+    /// Share of the decoding requests that one accelerator attends to.
+    decode: f64,
+    /// The same of the prompts.
+    prefill: f64,
+    /// Share of the decoding requests whose tokens meet at the experts at a time.
+    decode_pool: f64,
+    /// The same of the prompts.
+    prefill_pool: f64,
+    /// Parts that the batch is in.
+    parts: f64,
+}
+
+impl Shares {
+    /// Of a batch of which no part is priced apart.
+    const WHOLE: Self = Self { decode: 1.0, prefill: 1.0, decode_pool: 1.0, prefill_pool: 1.0, parts: 1.0 };
+
+    fn of(plan: &Plan, batch: &Batch<'_>) -> Self {
+        let share = |ways: f64, requests: u64| (1.0 / ways).max(1.0 / requests.max(1) as f64);
+        let requests = batch.decode_requests + batch.prefill_requests;
+        Self {
+            decode: share(plan.data * plan.pipeline, batch.decode_requests),
+            prefill: share(plan.data * plan.pipeline, batch.prefill_requests),
+            decode_pool: share(plan.pipeline, batch.decode_requests),
+            prefill_pool: share(plan.pipeline, batch.prefill_requests),
+            parts: plan.pipeline.min(requests.max(1) as f64),
+        }
+    }
+}
+
+/// Prices one step. With drafting it is the step of one token: of what a step costs, the share of one of the tokens that
+/// it yields.
 pub fn price(plan: &Plan, batch: &Batch<'_>) -> StepCost {
+    match &plan.speculative {
+        Some(drafting) if batch.decode_requests > 0 => speculate(plan, *drafting, batch),
+        _ => price_step(plan, batch, 1.0),
+    }
+}
+
+/// A step that verifies what was drafted, and the drafting: each drafted token passes one layer and the output projection.
+/// While prompts are computed too, requests get one token in a step.
+fn speculate(plan: &Plan, drafting: Speculative, batch: &Batch<'_>) -> StepCost {
+    let plain = price_step(plan, &Batch { prefill_tokens: 0, prefill_requests: 0, prefill_rows: 0, ..*batch }, 1.0);
+    let verified = price_step(plan, batch, 1.0 + f64::from(drafting.drafted));
+    let share = f64::from(drafting.drafted) / plan.layers.max(1.0);
+    let yielded = if batch.prefill_tokens == 0 { drafting.yielded() } else { 1.0 };
+    let drafted = StepCost { overhead: (plain.overhead - plan.step_overhead_ns).max(0.0), ..plain };
+    StepCost::weighted(&verified, 1.0 / yielded, &drafted, share / yielded)
+}
+
+/// A step in which each decoding request has `width` tokens.
+fn price_step(plan: &Plan, batch: &Batch<'_>, width: f64) -> StepCost {
     let mut cost = StepCost { overhead: plan.step_overhead_ns, ..StepCost::default() };
+    let shares = Shares::of(plan, batch);
+    let decoded = batch.decode_requests as f64 * width;
     match &plan.ffn_pool {
         Some(pool) if batch.decode_requests > 0 => {
             disaggregated_decode(plan, pool, batch, &mut cost);
             if batch.prefill_tokens > 0 {
-                linear(plan, batch.prefill_tokens, batch.prefill_rows, &mut cost);
-                collectives(plan, batch.prefill_tokens, &mut cost);
+                let (tokens, rows) = (batch.prefill_tokens as f64, batch.prefill_rows as f64);
+                linear(plan, (0.0, tokens), (0.0, rows), &Shares::WHOLE, &mut cost);
+                collectives(plan, tokens, &mut cost);
             }
         }
         _ => {
-            linear(
-                plan,
-                batch.decode_requests + batch.prefill_tokens,
-                batch.decode_requests + batch.prefill_rows,
-                &mut cost,
-            );
-            collectives(plan, batch.decode_requests + batch.prefill_tokens, &mut cost);
+            let (prefill, rows) = (batch.prefill_tokens as f64, batch.prefill_rows as f64);
+            linear(plan, (decoded, prefill), (decoded, rows), &shares, &mut cost);
+            collectives(plan, decoded * shares.decode + prefill * shares.prefill, &mut cost);
+            hops(plan, decoded * shares.decode + prefill * shares.prefill, &mut cost);
             if batch.decode_requests > 0 {
                 for (group, &kept) in plan.groups.iter().zip(batch.kept_tokens) {
-                    decode_attention(plan, group, batch, kept, 1.0, &mut cost);
+                    decode_attention(plan, group, batch, kept, (1.0, shares.decode, width), &mut cost);
                 }
             }
         }
     }
     if batch.prefill_tokens > 0 {
-        prefill_attention(plan, batch, &mut cost);
+        prefill_attention(plan, batch, shares.prefill, &mut cost);
     }
-    policy_work(plan, batch, &mut cost);
-    written(plan, batch, &mut cost);
+    policy_work(plan, batch, &shares, &mut cost);
+    written(plan, batch, &shares, width, &mut cost);
     cost
 }
 
-/// Decode attention of one layer group that keeps `kept` tokens, in `passes` launches per layer.
-fn decode_attention(plan: &Plan, group: &PlanGroup, batch: &Batch<'_>, kept: u64, passes: f64, cost: &mut StepCost) {
+/// Decode attention of one layer group that keeps `kept` tokens, in `passes` launches per layer, with `width` new tokens of
+/// each request; an accelerator has `share` of the requests at a time.
+fn decode_attention(
+    plan: &Plan,
+    group: &PlanGroup,
+    batch: &Batch<'_>,
+    kept: u64,
+    (passes, share, width): (f64, f64, f64),
+    cost: &mut StepCost,
+) {
     let read = attended(group, batch, kept) as f64;
+    let flops = read * group.pair_flops * width;
     match &group.measured {
-        Some(grid) => measured::attend(plan, group, grid, (batch.decode_requests as f64, read), passes, cost),
-        None => attend(plan, group, read, read * group.pair_flops, passes, cost),
+        Some(grid) => {
+            let requests = batch.decode_requests as f64;
+            measured::attend(plan, group, grid, (requests, read, flops), (passes, share), cost);
+        }
+        None => attend(plan, group, (read, flops), (passes, share), cost),
     }
     if group.index_bytes_per_accelerator > 0.0 {
         let bytes = kept as f64 * group.index_bytes_per_accelerator;
-        let flops = kept as f64 * group.index_flops;
-        cost.pace(Stream::Kv, bytes / group.kv_bytes_per_ns, flops / plan.attention_flops_per_ns);
+        let flops = kept as f64 * group.index_flops * width;
+        cost.pace(Stream::Kv, share * bytes / group.kv_bytes_per_ns, share * flops / plan.attention_flops_per_ns);
         cost.flops += flops * plan.tensor;
         cost.kv_read_bytes += bytes * plan.tensor;
     }
-    residual(group, batch, plan.tensor, cost);
-    beside(plan, group, batch, kept, cost);
-    fetched(plan, group, batch, kept, cost);
+    residual(group, batch, (plan.tensor, share), cost);
+    beside(plan, group, batch, kept, share, cost);
+    fetched(plan, group, batch, kept, share, cost);
 }
 
 /// What is held of the tokens that a group does not keep: copies, which are attended to, or digests, which are not.
-fn beside(plan: &Plan, group: &PlanGroup, batch: &Batch<'_>, kept: u64, cost: &mut StepCost) {
+fn beside(plan: &Plan, group: &PlanGroup, batch: &Batch<'_>, kept: u64, share: f64, cost: &mut StepCost) {
     if group.whole_lane.is_none() {
         return;
     }
@@ -232,7 +314,7 @@ fn beside(plan: &Plan, group: &PlanGroup, batch: &Batch<'_>, kept: u64, cost: &m
     let is_attended = group.group.beside.is_some_and(|beside| beside.is_attended);
     let flops = if is_attended { others * group.pair_flops } else { 0.0 };
     let bytes = others * group.beside_bytes_per_accelerator;
-    cost.pace(Stream::Kv, bytes / group.kv_bytes_per_ns, flops / plan.attention_flops_per_ns);
+    cost.pace(Stream::Kv, share * bytes / group.kv_bytes_per_ns, share * flops / plan.attention_flops_per_ns);
     cost.kv_read_bytes += bytes * plan.tensor;
     cost.flops += flops * plan.tensor;
 }
@@ -243,18 +325,18 @@ fn not_kept(group: &PlanGroup, batch: &Batch<'_>, kept: u64) -> u64 {
 }
 
 /// Pages from the lower tier. A layer knows which only once it has its queries, so that nothing hides the time.
-fn fetched(plan: &Plan, group: &PlanGroup, batch: &Batch<'_>, kept: u64, cost: &mut StepCost) {
+fn fetched(plan: &Plan, group: &PlanGroup, batch: &Batch<'_>, kept: u64, share: f64, cost: &mut StepCost) {
     let Some(near) = group.near_lane.and_then(|lane| batch.kept_tokens.get(lane)) else { return };
     let bytes = kept.saturating_sub(*near) as f64 * group.lower_bytes_per_accelerator;
-    cost.tier += bytes / plan.host_bytes_per_ns;
+    cost.tier += share * bytes / plan.host_bytes_per_ns;
     cost.tier_bytes += bytes * plan.tensor;
 }
 
 /// The newest tokens of each decoding request in 16 bits.
-fn residual(group: &PlanGroup, batch: &Batch<'_>, tensor: f64, cost: &mut StepCost) {
+fn residual(group: &PlanGroup, batch: &Batch<'_>, (tensor, share): (f64, f64), cost: &mut StepCost) {
     let bytes = batch.decode_requests as f64 * group.residual_bytes_per_accelerator;
     if bytes > 0.0 {
-        cost.kv_read += bytes / group.kv_bytes_per_ns;
+        cost.kv_read += share * bytes / group.kv_bytes_per_ns;
         cost.kv_read_bytes += bytes * tensor;
     }
 }
@@ -264,25 +346,62 @@ fn attended(group: &PlanGroup, batch: &Batch<'_>, kept: u64) -> u64 {
     group.read_lane.and_then(|lane| batch.kept_tokens.get(lane)).map_or(kept, |read| *read)
 }
 
-/// Attention that reads `tokens` tokens of KV and computes `flops` on each accelerator.
-fn attend(plan: &Plan, group: &PlanGroup, tokens: f64, flops: f64, passes: f64, cost: &mut StepCost) {
+/// Attention that reads `tokens` tokens of KV and computes `flops` on accelerators that have `share` of them at a time.
+fn attend(
+    plan: &Plan,
+    group: &PlanGroup,
+    (tokens, flops): (f64, f64),
+    (passes, share): (f64, f64),
+    cost: &mut StepCost,
+) {
     let bytes = tokens * group.token_bytes_per_accelerator;
-    cost.pace(Stream::Kv, bytes / group.kv_bytes_per_ns, flops / plan.attention_flops_per_ns);
+    cost.pace(Stream::Kv, share * bytes / group.kv_bytes_per_ns, share * flops / plan.attention_flops_per_ns);
     cost.overhead += passes * group.layers * group.floor_ns;
     cost.kv_read_bytes += bytes * plan.tensor;
     cost.flops += flops * plan.tensor;
 }
 
-/// The linear layers and the output projection for `tokens` tokens, of which `rows` need logits.
-fn linear(plan: &Plan, tokens: u64, rows: u64, cost: &mut StepCost) {
-    let tokens = tokens as f64;
+/// The linear layers and the output projection for decoded and prefilled tokens, of which some need logits.
+fn linear(
+    plan: &Plan,
+    (decoded, prefilled): (f64, f64),
+    (decode_rows, prefill_rows): (f64, f64),
+    shares: &Shares,
+    cost: &mut StepCost,
+) {
+    let here = decoded * shares.decode + prefilled * shares.prefill;
+    let pooled = decoded * shares.decode_pool + prefilled * shares.prefill_pool;
+    let (all, copies) = (decoded + prefilled, plan.tensor * plan.data * shares.parts);
     for part in &plan.linear {
-        let weights = part.attention_bytes + part.dense_bytes + part.expert_bytes * part.touched(tokens);
-        weigh(plan, weights * part.layers, part.layers * tokens * (part.attention_flops + part.ffn_flops), cost);
+        let mut closed = (0.0, 0.0);
+        // Bytes and operations of one accelerator at a time, operations of all.
+        let mut add = |is_covered: bool, bytes: f64, tokens: f64, (flops, ways): (f64, f64)| {
+            cost.weight_read_bytes += part.layers * bytes * copies;
+            cost.flops += part.layers * all * flops * ways;
+            if !is_covered {
+                closed = (closed.0 + part.layers * bytes, closed.1 + part.layers * tokens * flops);
+            }
+        };
+        let (own, spread) = (plan.tensor, plan.tensor * plan.data);
+        add(part.covered.attention, part.attention_bytes, here, (part.attention_flops, own));
+        add(part.covered.dense, part.dense_bytes, here, (part.ffn_flops - part.routed_flops, own));
+        add(part.covered.experts, part.expert_bytes * part.touched(pooled), pooled, (part.routed_flops, spread));
+        if closed.0 > 0.0 {
+            let (memory, arithmetic) = (closed.0 / plan.weight_bytes_per_ns, closed.1 / plan.linear_flops_per_ns);
+            cost.pace(Stream::Weights, memory, arithmetic);
+        }
         cost.overhead += part.layers * plan.layer_floor_ns;
     }
-    if rows > 0 {
-        weigh(plan, plan.head_bytes, plan.head_flops * rows as f64, cost);
+    measured::layers(plan, here, pooled, cost);
+    let rows = decode_rows * shares.decode + prefill_rows * shares.prefill;
+    if rows > 0.0 {
+        cost.weight_read_bytes += plan.head_bytes * copies;
+        cost.flops += plan.head_flops * (decode_rows + prefill_rows) * plan.tensor;
+        if !measured::head(plan, rows, cost) {
+            let (memory, arithmetic) =
+                (plan.head_bytes / plan.weight_bytes_per_ns, plan.head_flops * rows / plan.linear_flops_per_ns);
+            cost.pace(Stream::Weights, memory, arithmetic);
+        }
     }
 }
 
@@ -293,54 +412,102 @@ fn weigh(plan: &Plan, bytes: f64, flops: f64, cost: &mut StepCost) {
     cost.flops += flops * plan.tensor;
 }
 
-/// Two all-reduces of the residual stream per layer (after attention and after the FFN), as a ring moves them.
-fn collectives(plan: &Plan, tokens: u64, cost: &mut StepCost) {
+/// Two all-reduces of the residual stream per layer (after attention and after the FFN), as a ring moves them. Where
+/// attention is data-parallel, tokens go to their experts and back instead of the second.
+fn collectives(plan: &Plan, tokens: f64, cost: &mut StepCost) {
+    let Some(wire) = plan.exchange else {
+        if plan.tensor > 1.0 {
+            all_reduce(plan, 2.0 * plan.layers, tokens, cost);
+        }
+        return;
+    };
+    let routed: f64 = plan.linear.iter().filter(|part| part.experts > 0.0).map(|part| part.layers).sum();
     if plan.tensor > 1.0 {
-        all_reduce(plan, 2.0 * plan.layers, tokens as f64, cost);
+        all_reduce(plan, 2.0 * plan.layers - routed, tokens, cost);
+    }
+    for part in plan.linear.iter().filter(|part| part.experts > 0.0) {
+        exchange(plan, wire, part, tokens, cost);
     }
 }
 
 fn all_reduce(plan: &Plan, count: f64, tokens: f64, cost: &mut StepCost) {
     let bytes = count * tokens * plan.residual_bytes * 2.0 * (plan.tensor - 1.0) / plan.tensor;
-    cost.collective += count * plan.collective_latency_ns + bytes / plan.collective_bytes_per_ns;
-    cost.link_bytes += bytes * plan.tensor;
+    cost.link_bytes += bytes * plan.tensor * plan.data;
+    if !measured::all_reduce(plan, count, tokens, cost) {
+        cost.collective += count * plan.collective_latency_ns + bytes / plan.collective_bytes_per_ns;
+    }
+}
+
+/// Dispatch of tokens to their experts in 8 bits and combination in 16, as DeepEP does: each accelerator sends its share of
+/// the tokens to at most as many others as a token has experts.
+fn exchange(plan: &Plan, wire: Wire, part: &Linear, tokens: f64, cost: &mut StepCost) {
+    // Experts that are split over all accelerators need every token everywhere.
+    let others = if plan.expert > 1.0 {
+        (plan.expert - 1.0) / plan.expert * part.active_experts.min(plan.expert)
+    } else {
+        plan.data - 1.0
+    };
+    // Half of the residual's 16 bits there, all of them back.
+    let bytes = tokens / plan.tensor * others * plan.residual_bytes * 1.5;
+    cost.link_bytes += part.layers * bytes * plan.tensor * plan.data;
+    if !measured::exchange(plan, part.layers, tokens / plan.tensor, cost) {
+        cost.collective += part.layers * (2.0 * wire.latency_ns + bytes / wire.bytes_per_ns);
+    }
+}
+
+/// The residual stream between stages.
+fn hops(plan: &Plan, tokens: f64, cost: &mut StepCost) {
+    if let Some(wire) = plan.hop {
+        let (count, bytes) = (plan.pipeline - 1.0, tokens * plan.residual_bytes / plan.tensor);
+        cost.link += count * (wire.latency_ns + bytes / wire.bytes_per_ns);
+        cost.hop_bytes += count * bytes * plan.tensor * plan.data * plan.pipeline;
+    }
 }
 
 /// Prefill attention: the pairs set the arithmetic, the context is read once per chunk.
-fn prefill_attention(plan: &Plan, batch: &Batch<'_>, cost: &mut StepCost) {
+fn prefill_attention(plan: &Plan, batch: &Batch<'_>, share: f64, cost: &mut StepCost) {
     let figures = batch.prefill_pairs.iter().zip(batch.prefill_context);
     for (group, (&pairs, &context)) in plan.groups.iter().zip(figures) {
         // Where the model chooses, its index sees every pair and the attention no more than it may.
         let attended = pairs.min(batch.prefill_tokens as f64 * group.prefill_top);
         let flops = attended * group.prefill_pair_flops + pairs * group.index_flops;
-        attend(plan, group, context as f64, flops, 1.0, cost);
+        match &group.measured_prefill {
+            Some(grid) if pairs > 0.0 => {
+                measured::attend_prompts(plan, group, grid, batch, (pairs, context as f64, flops), share, cost);
+            }
+            _ => attend(plan, group, (context as f64, flops), (1.0, share), cost),
+        }
     }
 }
 
 /// Dequantization of what is read, quantization of what is written, scoring of what is selected.
-fn policy_work(plan: &Plan, batch: &Batch<'_>, cost: &mut StepCost) {
-    let tokens = (batch.decode_requests + batch.prefill_tokens) as f64;
+fn policy_work(plan: &Plan, batch: &Batch<'_>, shares: &Shares, cost: &mut StepCost) {
+    let (decoded, prefilled) = (batch.decode_requests as f64, batch.prefill_tokens as f64);
     let figures = batch.kept_tokens.iter().zip(batch.prefill_context);
     for (group, (&kept, &context)) in plan.groups.iter().zip(figures) {
-        let read = attended(group, batch, kept);
+        let read = attended(group, batch, kept) as f64;
         let others = not_kept(group, batch, kept) as f64 * group.beside_flops;
-        let vector = (read + context) as f64 * group.read_flops + tokens * group.write_flops + others;
+        let decode = read * group.read_flops + decoded * group.write_flops + others;
+        let context = if batch.prefill_tokens > 0 { context as f64 } else { 0.0 };
+        let prefill = context * group.read_flops + prefilled * group.write_flops;
         let scoring = batch.scored_tokens as f64 * group.score_flops;
-        cost.policy += vector / plan.vector_flops_per_ns + scoring / plan.attention_flops_per_ns;
-        cost.flops += (vector + scoring) * plan.tensor;
+        cost.policy += (decode * shares.decode + prefill * shares.prefill) / plan.vector_flops_per_ns
+            + scoring * shares.prefill / plan.attention_flops_per_ns;
+        cost.flops += (decode + prefill + scoring) * plan.tensor;
     }
 }
 
 /// KV of the new tokens, written at the bandwidth of streaming.
-fn written(plan: &Plan, batch: &Batch<'_>, cost: &mut StepCost) {
-    let tokens = (batch.decode_requests + batch.prefill_tokens) as f64;
+fn written(plan: &Plan, batch: &Batch<'_>, shares: &Shares, width: f64, cost: &mut StepCost) {
     // A state is written once a step by each request that goes on with it.
-    let states = (batch.decode_requests + batch.prefill_rows) as f64;
-    let of =
-        |group: &PlanGroup| tokens * group.written_bytes_per_accelerator + states * group.state_bytes_per_accelerator;
-    let bytes: f64 = plan.groups.iter().map(of).sum();
-    cost.kv_read += bytes / plan.weight_bytes_per_ns;
-    cost.kv_written_bytes += bytes * plan.tensor;
+    let of = |group: &PlanGroup, tokens: f64, states: f64| {
+        tokens * group.written_bytes_per_accelerator + states * group.state_bytes_per_accelerator
+    };
+    let sum = |tokens: f64, states: f64| plan.groups.iter().map(|group| of(group, tokens, states)).sum::<f64>();
+    let decoded = sum(batch.decode_requests as f64 * width, batch.decode_requests as f64);
+    let prefilled = sum(batch.prefill_tokens as f64, batch.prefill_rows as f64);
+    cost.kv_read += (decoded * shares.decode + prefilled * shares.prefill) / plan.weight_bytes_per_ns;
+    cost.kv_written_bytes += (decoded + prefilled) * plan.tensor;
 }
 
 /// Micro-batches that are tried; more only add launches and weight reads.
@@ -388,7 +555,7 @@ fn attention_side(plan: &Plan, batch: &Batch<'_>, micro: f64, model_group: usize
     cost.overhead += micro * part.layers * plan.layer_floor_ns;
     for (group, &kept) in plan.groups.iter().zip(batch.kept_tokens) {
         if group.group.model_group == model_group {
-            decode_attention(plan, group, batch, kept, micro, cost);
+            decode_attention(plan, group, batch, kept, (micro, 1.0, 1.0), cost);
         }
     }
     if plan.tensor > 1.0 {

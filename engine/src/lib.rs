@@ -5,6 +5,7 @@
 //! number of threads. A policy decides and never measures time; the cost engine prices and never decides; `replay` is the
 //! only place where they meet.
 
+pub mod api;
 pub mod cache;
 pub mod cost;
 pub mod economics;

@@ -10,6 +10,7 @@ pub mod hierarchy;
 mod jitter;
 mod metrics;
 mod promise;
+mod sessions;
 mod stacking;
 mod tables;
 mod toll;
@@ -20,13 +21,14 @@ pub use stacking::variations;
 pub use tables::{Run, Shipped, tables};
 pub use toll::Toll;
 
-use crate::cost::{Parallel, Plan, plan};
+use crate::cost::{Measured, Parallel, Plan, Speculative, measure, plan};
 use crate::error::{Error, Result, unknown};
 use crate::machine::{Link, Machine, Sourced};
 use crate::model::{Certainty, Model, WeightDtype};
 use crate::policy::application::{Effect, apply};
 use crate::policy::{Shape, Stack, shape};
 use crate::prices::{Price, PriceBook, price_of};
+use crate::serving::lower::{self, Tiers};
 use crate::serving::{
     CapturedStep, Handover, Outcome, Pool, Preempted, Role, Routing, Rules, Setup, Traffic, captured, serve,
 };
@@ -84,12 +86,18 @@ pub struct Scenario {
     pub rate: f64,
     /// Accelerators per instance, and instances.
     pub parallel: Parallel,
+    /// Drafting, if any.
+    pub speculative: Option<Speculative>,
+    /// Memories below the accelerators' own, such as `tier(hbm,dram)`; none if `None`.
+    pub placement: Option<String>,
     /// Number format of the weights.
     pub dtype: WeightDtype,
     /// The price book.
     pub prices: PriceBook,
     /// What tokens are sold for; nothing is sold if `None`.
     pub tariff: Option<Tariff>,
+    /// Measured operations of the machine; without any, every operation has its closed form.
+    pub measured: Measured,
 }
 
 /// Instances that compute prompts and send the KV to those that decode.
@@ -101,6 +109,8 @@ pub struct Prefill {
     pub parallel: Parallel,
     /// Name or distance of the link that each accelerator of theirs sends over.
     pub link: String,
+    /// Measured operations of their machine.
+    pub measured: Measured,
 }
 
 /// Requests to replay, and the steps that were captured with them.
@@ -126,6 +136,8 @@ pub struct Found {
     pub plan: Plan,
     /// The instances that compute prompts, if apart; they come first among the instances.
     pub prefill: Option<Plan>,
+    /// Memories below the accelerators' own, and the ways from them.
+    pub below: Option<Tiers>,
     /// What happened.
     pub outcome: Outcome,
     /// What the accelerators cost.
@@ -152,7 +164,7 @@ impl Scenario {
 }
 
 fn accelerators(parallel: Parallel) -> u32 {
-    parallel.tensor.saturating_mul(parallel.instances)
+    parallel.accelerators().saturating_mul(parallel.instances)
 }
 
 impl Found {
@@ -185,8 +197,10 @@ pub fn edit(policy: &Stack, source: &Source, origin: usize) -> Result<Source> {
         .hint("leave out the stages that act on the context, or use `mode = \"open\"`"));
     };
     let edited = apply(policy, trace, &source.workload)?;
+    let stages = policy.edits_name().unwrap_or_default();
     Ok(Source {
-        workload: edited.workload,
+        // Tables about workloads have rows for both.
+        workload: Workload { name: format!("{} under {stages}", source.workload.name), ..edited.workload },
         steps: Vec::new(),
         trace: Some(edited.trace),
         edited: Some((origin, edited.effects)),
@@ -204,6 +218,8 @@ pub fn replay(scenario: &Scenario, source: &Source) -> Result<Found> {
     }
     let shape = shape(&scenario.policy, &scenario.model)?;
     let mut plan = plan(&scenario.model, &shape, &scenario.machine, scenario.dtype, scenario.parallel)?;
+    plan.draft(scenario.speculative)?;
+    measure(&mut plan, &scenario.model, &scenario.machine, scenario.dtype, &scenario.measured);
     if let Some(blocks) = scenario.kv_blocks {
         plan.capacity_bytes = pinned_bytes(&plan, blocks, &scenario.rules)?;
     }
@@ -211,21 +227,12 @@ pub fn replay(scenario: &Scenario, source: &Source) -> Result<Found> {
         plan.host_bytes_per_ns = host_bytes_per_ns(scenario)?;
     }
     let prefill = scenario.prefill.as_ref().map(|prefill| prompts(scenario, prefill, &shape)).transpose()?;
+    let tensor = plan.tensor;
+    let placement = scenario.placement.as_deref();
+    let below = placement.map(|text| lower::parse(text, &scenario.machine, tensor)).transpose()?;
     let (outcome, span_ns, offered_load) = match scenario.mode {
         Mode::Captured => {
-            if source.steps.is_empty() {
-                return Err(Error::run(format!("`{}` has no captured steps", source.workload.name))
-                    .hint("use `mode = \"open\"`, or ingest a recording"));
-            }
-            if (scenario.rate - 1.0).abs() > f64::EPSILON || scenario.parallel.instances != 1 {
-                return Err(Error::usage(
-                    "captured steps run as they were recorded, on one instance at their own rate",
-                )
-                .hint("leave out `rate` and `instances`, or use `mode = \"open\"`"));
-            }
-            if prefill.is_some() {
-                return Err(Error::usage("captured steps run on one instance, without pools of their own for prompts"));
-            }
+            as_captured(scenario, source, below.is_some())?;
             (captured(&plan, &source.steps, source.workload.len())?, 0, None)
         }
         Mode::Live(traffic) => {
@@ -241,6 +248,7 @@ pub fn replay(scenario: &Scenario, source: &Source) -> Result<Found> {
                 routing: scenario.routing,
                 rules: &scenario.rules,
                 handover: prefill.as_ref().map(|(_, handover)| *handover),
+                below: below.as_ref(),
             };
             let outcome = serve(&setup, &workload);
             // Who waits for others offers no load of its own, and two pools have two loads.
@@ -261,6 +269,7 @@ pub fn replay(scenario: &Scenario, source: &Source) -> Result<Found> {
         duration_ns: ends.max().unwrap_or(0),
         shape,
         prefill: prefill.map(|(plan, _)| plan),
+        below,
         plan,
         outcome,
         offered_load,
@@ -273,6 +282,26 @@ pub fn replay(scenario: &Scenario, source: &Source) -> Result<Found> {
 /// As [`replay`].
 pub fn toll_of(scenario: &Scenario, source: &Source) -> Result<Toll> {
     Ok(toll::toll(scenario, &replay(scenario, source)?, &source.workload))
+}
+
+/// Refuses what captured steps cannot have.
+fn as_captured(scenario: &Scenario, source: &Source, has_below: bool) -> Result<()> {
+    if source.steps.is_empty() {
+        return Err(Error::run(format!("`{}` has no captured steps", source.workload.name))
+            .hint("use `mode = \"open\"`, or ingest a recording"));
+    }
+    if (scenario.rate - 1.0).abs() > f64::EPSILON || scenario.parallel.instances != 1 {
+        return Err(Error::usage("captured steps run as they were recorded, on one instance at their own rate")
+            .hint("leave out `rate` and `instances`, or use `mode = \"open\"`"));
+    }
+    if scenario.prefill.is_some() {
+        return Err(Error::usage("captured steps run on one instance, without pools of their own for prompts"));
+    }
+    if has_below {
+        return Err(Error::usage("captured steps fetch nothing from memories below")
+            .hint("leave out `tier(...)`, or use `mode = \"open\"`"));
+    }
+    Ok(())
 }
 
 /// Bytes of so many blocks of 16 tokens, without those that the engine keeps for itself.
@@ -289,8 +318,9 @@ fn pinned_bytes(plan: &Plan, blocks: u32, rules: &Rules) -> Result<u64> {
 
 /// The instances that compute prompts, and their way to those that decode.
 fn prompts(scenario: &Scenario, prefill: &Prefill, shape: &Shape) -> Result<(Plan, Handover)> {
-    let plan = plan(&scenario.model, shape, &prefill.machine, scenario.dtype, prefill.parallel)?;
     let machine = &prefill.machine;
+    let mut plan = plan(&scenario.model, shape, machine, scenario.dtype, prefill.parallel)?;
+    measure(&mut plan, &scenario.model, machine, scenario.dtype, &prefill.measured);
     let named = |link: &&Link| link.name == prefill.link || link.distance.name() == prefill.link;
     let link = machine.links.iter().find(named).ok_or_else(|| {
         let known = machine.links.iter().flat_map(|link| [link.name.as_str(), link.distance.name()]);

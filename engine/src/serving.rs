@@ -10,6 +10,7 @@ mod captured;
 mod cluster;
 mod instance;
 mod lockstep;
+pub mod lower;
 mod memory;
 pub mod quantile;
 mod rules;
@@ -95,8 +96,10 @@ pub struct Served {
     pub e2e_ns: Option<i64>,
     /// Largest gap between two of its tokens.
     pub max_itl_ns: Option<i64>,
-    /// Prompt tokens found in the prefix cache at first admission.
+    /// Prompt tokens found in the prefix cache at first admission, or fetched from a memory below.
     pub hit_tokens: u32,
+    /// Of these, tokens that were fetched.
+    pub far_hit_tokens: u32,
     /// Tokens computed in prefills.
     pub computed_tokens: u32,
     /// Of these, again after a preemption.
@@ -141,6 +144,7 @@ impl Served {
             e2e_ns: None,
             max_itl_ns: None,
             hit_tokens: 0,
+            far_hit_tokens: 0,
             computed_tokens: 0,
             recomputed_tokens: 0,
             preemptions: 0,

@@ -10,10 +10,13 @@
 //! Laws: the pieces of a turn sum to its recorded prompt; a turn that mixes kinds is of kind `unknown`; reuse counted over a
 //! trace of block hashes is that of a direct count.
 
+pub mod memory;
 mod read;
 pub mod reuse;
+pub mod span;
 #[cfg(test)]
 mod tests;
+pub mod toll;
 pub mod units;
 
 use std::ops::Range;

@@ -34,12 +34,21 @@ pub(crate) fn toy_plan(keeps: &[Keep], capacity: u64) -> Plan {
         active_experts: 0.0,
         attention_flops: 40_000.0,
         ffn_flops: 60_000.0,
+        routed_flops: 0.0,
         ffn_flops_unsharded: 60_000.0,
+        covered: crate::cost::Covered::default(),
     };
     Plan {
         groups: keeps.iter().map(|keep| toy_group(*keep)).collect(),
         linear: vec![linear],
         tensor: 1.0,
+        data: 1.0,
+        expert: 1.0,
+        pipeline: 1.0,
+        accelerators: 1.0,
+        exchange: None,
+        hop: None,
+        speculative: None,
         layers: 2.0,
         head_bytes: 1000.0,
         head_flops: 2000.0,
@@ -54,6 +63,7 @@ pub(crate) fn toy_plan(keeps: &[Keep], capacity: u64) -> Plan {
         layer_floor_ns: 200.0,
         step_overhead_ns: 5000.0,
         ffn_pool: None,
+        lines: None,
         weight_bytes: 51_000.0,
         capacity_bytes: capacity,
         eviction_is_private: true,
@@ -112,6 +122,8 @@ fn toy_group(keep: Keep) -> PlanGroup {
         kv_bytes_per_ns: 0.125,
         floor_ns: 100.0,
         measured: None,
+        measured_prefill: None,
+        module_ns: 0.0,
         read_flops: 0.25,
         write_flops: 0.125,
         score_flops: 0.125,
@@ -122,7 +134,7 @@ fn toy_group(keep: Keep) -> PlanGroup {
 pub(crate) fn open(plan: &Plan, workload: &Workload, instances: u32, rules: &Rules) -> Outcome {
     let pools = [Pool { plan, instances, role: serving::Role::Both }];
     let (traffic, routing) = (Traffic::Open, Routing::RoundRobin);
-    serve(&Setup { pools: &pools, traffic, routing, rules, handover: None }, workload)
+    serve(&Setup { pools: &pools, traffic, routing, rules, handover: None, below: None }, workload)
 }
 
 /// Requests from (gap in microseconds, prompt, output, family): prompts of one family are prefixes of each other, in units

@@ -82,7 +82,7 @@ fn calibrate(measured: Measured, machine: Option<&Machine>, origin: &Origin) -> 
     let calibrated = Calibrated {
         device: measured.device,
         framework: measured.framework,
-        surface: fitted.surface,
+        surface: Arc::new(fitted.surface),
         origin: origin.clone(),
         rows: fitted.rows,
         impossible: fitted.impossible,

@@ -3,20 +3,23 @@
 pub(super) mod range;
 mod spec;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use arrow::array::{
     ArrayRef, BooleanArray, Float64Array, Int64Array, RecordBatch, StringArray, UInt32Array, UInt64Array,
 };
-use engine::cost::{Demand, Field, Parallel, Plan, StepCost, fewest, peak_flops, plan, price_columns};
+use engine::cost::{Demand, Field, Parallel, Plan, Speculative, StepCost, measure, peak_flops, plan, price_columns};
 use engine::error::{Error, Result};
 use engine::machine::Machine;
 use engine::model::{Model, WeightDtype};
 use engine::policy::{Shape, Stack, shape};
+use engine::serving::{RULES, Rules};
 
 use self::range::numbers;
 use super::{Exit, Shown, print, talk};
-use crate::scenario::{dtype, load_machine, load_model};
+use crate::scenario::{dtype, load_machine, load_model, rules, speculative};
+use crate::surfaces::{Library, framework};
 
 /// Arguments of `kvtoll cost`. Repeated flags multiply.
 #[derive(Debug, clap::Args)]
@@ -39,9 +42,30 @@ pub struct Args {
     /// Accelerators per copy of the model; the fewest that hold the weights if not given
     #[arg(long, value_name = "N")]
     pub tensor_parallel: Option<u32>,
+    /// Groups of accelerators per copy that attend to requests of their own; experts are spread over all of them
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub data_parallel: u32,
+    /// Parts that the routed experts are dealt out to
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub expert_parallel: u32,
+    /// Stages that the layers are dealt out to
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub pipeline_parallel: u32,
+    /// Draft tokens and verify them together, such as `speculative(k=3,accept=0.7)`; a row is then a token's step
+    #[arg(long, value_name = "DRAFTING")]
+    pub speculative: Option<String>,
     /// Number format of the weights: bf16, fp8, nvfp4, mxfp4 or int4; the published one if not given
     #[arg(long, value_name = "DTYPE")]
     pub weights: Option<String>,
+    /// The serving engine, whose kernels were measured; see `kvtoll list engines`
+    #[arg(long, value_name = "ENGINE")]
+    pub engine: Option<String>,
+    /// A folder of surfaces, as `kvtoll calibrate` writes it, in place of the shipped ones
+    #[arg(long, value_name = "DIR")]
+    pub surfaces: Option<PathBuf>,
+    /// Price every operation by its closed form, not by what was measured on the machine
+    #[arg(long, conflicts_with = "surfaces")]
+    pub closed_form: bool,
     /// What more bandwidth, link, compute and capacity deliver, instead of the table of steps
     #[arg(long)]
     pub spec: bool,
@@ -65,6 +89,33 @@ struct Placed {
     plan: Plan,
 }
 
+/// Where measured times come from; none in closed form.
+struct Source {
+    library: Option<Library>,
+    engine: Rules,
+    speculative: Option<Speculative>,
+}
+
+impl Source {
+    fn of(args: &Args) -> Result<Self> {
+        let library = (!args.closed_form).then(|| Library::of(args.surfaces.as_deref()));
+        let engine = rules(args.engine.as_deref().unwrap_or(RULES[0].name))?;
+        Ok(Self { library, engine, speculative: args.speculative.as_deref().map(speculative).transpose()? })
+    }
+
+    /// The plan with the measured times of its machine.
+    fn plan(&mut self, subject: &Subject, machine: &Machine, parallel: Parallel) -> Result<Plan> {
+        let mut found = plan(&subject.model, &subject.shape, machine, subject.dtype, parallel)?;
+        found.draft(self.speculative)?;
+        if let Some(library) = &mut self.library {
+            let engine = framework(self.engine.name);
+            let measured = library.measured(machine, engine, &subject.model, parallel)?;
+            measure(&mut found, &subject.model, machine, subject.dtype, &measured);
+        }
+        Ok(found)
+    }
+}
+
 /// The steps that are priced: every batch with every context.
 #[derive(Clone)]
 struct Steps {
@@ -85,10 +136,11 @@ pub fn run(args: &Args) -> Result<Exit> {
             .hint("take fewer batches or contexts"));
     }
     let (mut batches, mut failed) = (Vec::new(), None);
+    let mut source = Source::of(args)?;
     for subject in subjects(args)? {
-        let placed = place(args, &subject, &mut failed)?;
+        let placed = place(args, &mut source, &subject, &mut failed)?;
         if args.spec {
-            batches.extend(spec::table(&subject, &placed, &steps)?);
+            batches.extend(spec::table(&mut source, &subject, &placed, &steps)?);
         } else {
             batches.extend(table(&subject, &placed, &steps)?);
         }
@@ -129,11 +181,11 @@ fn subjects(args: &Args) -> Result<Vec<Subject>> {
 }
 
 /// Plans the subject on each machine. A machine that cannot take it is told, and does not hide the others.
-fn place(args: &Args, subject: &Subject, failed: &mut Option<Error>) -> Result<Vec<Placed>> {
+fn place(args: &Args, source: &mut Source, subject: &Subject, failed: &mut Option<Error>) -> Result<Vec<Placed>> {
     let mut placed = Vec::new();
     for name in &args.machine {
         let machine = load_machine(name)?;
-        match planned(subject, &machine, args.tensor_parallel) {
+        match fewest(source, subject, &machine, args) {
             Ok((parallel, plan)) => placed.push(Placed { machine, parallel, plan }),
             Err(error) => {
                 talk::warn(&format!("{} under {} on {name}: {error}", subject.model.name, subject.policy));
@@ -144,12 +196,28 @@ fn place(args: &Args, subject: &Subject, failed: &mut Option<Error>) -> Result<V
     Ok(placed)
 }
 
-/// The plan on so many accelerators, or on the fewest that hold the weights.
-fn planned(subject: &Subject, machine: &Machine, tensor: Option<u32>) -> Result<(Parallel, Plan)> {
-    let Subject { model, shape, dtype, .. } = subject;
-    let Some(tensor) = tensor else { return fewest(model, shape, machine, *dtype) };
-    let parallel = Parallel { tensor, instances: 1 };
-    Ok((parallel, plan(model, shape, machine, *dtype, parallel)?))
+/// The plan on so many accelerators, or on the fewest (a power of two) that hold the weights.
+fn fewest(source: &mut Source, subject: &Subject, machine: &Machine, args: &Args) -> Result<(Parallel, Plan)> {
+    let mut on = |tensor: u32| {
+        let parallel = Parallel {
+            tensor,
+            data: args.data_parallel,
+            expert: args.expert_parallel,
+            pipeline: args.pipeline_parallel,
+            instances: 1,
+        };
+        Ok((parallel, source.plan(subject, machine, parallel)?))
+    };
+    if let Some(tensor) = args.tensor_parallel {
+        return on(tensor);
+    }
+    let mut found = on(1);
+    let mut tensor = 2;
+    while found.is_err() && tensor <= machine.accelerator.scale_up_domain.min(1024) {
+        found = on(tensor);
+        tensor *= 2;
+    }
+    found
 }
 
 impl Steps {
@@ -179,7 +247,7 @@ impl Steps {
 }
 
 /// Figures of each step, in this order.
-const FIELDS: [Field; 15] = [
+const FIELDS: [Field; 17] = [
     Field::Total,
     Field::KvRead,
     Field::WeightRead,
@@ -195,10 +263,12 @@ const FIELDS: [Field; 15] = [
     Field::WeightReadBytes,
     Field::LinkBytes,
     Field::Flops,
+    Field::Calibrated,
+    Field::Extrapolated,
 ];
 
 /// Columns of figures, one for each of [`FIELDS`].
-type Figures = [Vec<f64>; 15];
+type Figures = [Vec<f64>; 17];
 
 /// One figure of all steps.
 fn figure(figures: &Figures, field: Field) -> &[f64] {
@@ -240,7 +310,7 @@ fn ns(values: &[f64]) -> ArrayRef {
 fn names(subject: &Subject, placed: &Placed, rows: usize) -> Vec<(&'static str, ArrayRef)> {
     let text = |value: &str| -> ArrayRef { Arc::new(StringArray::from_iter_values(std::iter::repeat_n(value, rows))) };
     let accelerators: ArrayRef =
-        Arc::new(UInt32Array::from_iter_values(std::iter::repeat_n(placed.parallel.tensor, rows)));
+        Arc::new(UInt32Array::from_iter_values(std::iter::repeat_n(placed.parallel.accelerators(), rows)));
     vec![
         ("model", text(&subject.model.name)),
         ("policy", text(&subject.policy)),
@@ -254,9 +324,9 @@ fn rows(subject: &Subject, placed: &Placed, steps: &Steps, figures: &Figures) ->
     let Placed { machine, plan, .. } = placed;
     let total = figure(figures, Field::Total);
     let count = total.len();
-    let tensor = plan.tensor;
-    let bandwidth = machine.accelerator.memory_bytes_per_s.value / 1e9 * tensor;
-    let peak = peak_flops(machine, subject.dtype) / 1e9 * tensor + pool_flops(machine);
+    let accelerators = plan.accelerators;
+    let bandwidth = machine.accelerator.memory_bytes_per_s.value / 1e9 * accelerators;
+    let peak = peak_flops(machine, subject.dtype) / 1e9 * accelerators + pool_flops(machine);
     let each = |of: &dyn Fn(usize) -> f64| -> ArrayRef { Arc::new(Float64Array::from_iter_values((0..count).map(of))) };
     let at = |field: Field, row: usize| figure(figures, field)[row];
     let moved = |row| at(Field::KvReadBytes, row) + at(Field::KvWrittenBytes, row) + at(Field::WeightReadBytes, row);
@@ -266,7 +336,7 @@ fn rows(subject: &Subject, placed: &Placed, steps: &Steps, figures: &Figures) ->
     let bytes = steps.bytes(plan);
     let fits = bytes.iter().map(|&bytes| Some(bytes <= plan.capacity_bytes)).collect::<BooleanArray>();
     let mut columns = names(subject, placed, count);
-    let own: [(&'static str, ArrayRef); 20] = [
+    let own: [(&'static str, ArrayRef); 22] = [
         ("batch", Arc::new(UInt32Array::from(steps.batch.clone()))),
         ("context_tokens", Arc::new(UInt32Array::from(steps.context.clone()))),
         ("step_ns", ns(total)),
@@ -283,9 +353,11 @@ fn rows(subject: &Subject, placed: &Placed, steps: &Steps, figures: &Figures) ->
         ("compute_ratio", each(&|row| at(Field::Flops, row) / (peak * total[row]))),
         ("waiting_ratio", each(&|row| waiting(row) / total[row])),
         ("tokens_per_s", each(&rate)),
-        ("tokens_per_s_per_accelerator", each(&|row| rate(row) / tensor)),
+        ("tokens_per_s_per_accelerator", each(&|row| rate(row) / accelerators)),
         ("kv_bytes", Arc::new(UInt64Array::from(bytes))),
         ("fits", Arc::new(fits)),
+        ("calibrated_ratio", each(&|row| at(Field::Calibrated, row) / total[row])),
+        ("extrapolated_ratio", each(&|row| at(Field::Extrapolated, row) / total[row])),
         ("certainty", word_column(plan, count)),
     ];
     columns.extend(own);

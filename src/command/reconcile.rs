@@ -406,7 +406,7 @@ fn modelled(args: &Args) -> Result<Modelled> {
         (load_model(&needed("model", &args.model)?)?, load_machine(&needed("machine", &args.machine)?)?);
     let stack = Stack::parse(args.policy.as_deref().unwrap_or("full"))?;
     let dtype = dtype(args.weights.as_deref().unwrap_or("bf16"))?;
-    let parallel = Parallel { tensor: tensor_parallel(args), instances: 1 };
+    let parallel = Parallel::tensor(tensor_parallel(args));
     let plan = plan(&model, &shape(&stack, &model)?, &machine, dtype, parallel)?;
     let name = format!("{} under {} on {} of {}", model.name, stack.name(), parallel.tensor, machine.name);
     Ok(Modelled { machine, plan, dtype, name })

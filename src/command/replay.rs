@@ -28,8 +28,9 @@ use super::cache::curve;
 use super::recorded::{self, Way};
 use super::{Exit, print, talk};
 use crate::output::Format;
-use crate::scenario::{Spec, load_prices, product, read};
+use crate::scenario::{Spec, load_api_prices, load_prices, product, read};
 use crate::store::Store;
+use crate::surfaces::{Library, framework};
 use crate::{embedded, scenario, shipped, sql};
 
 /// Decode steps per row of `attention_error`.
@@ -83,6 +84,18 @@ pub struct Wanted {
     /// Accelerators per copy of the model
     #[arg(long, value_name = "N")]
     pub tensor_parallel: Option<u32>,
+    /// Groups of accelerators per copy that attend to requests of their own; experts are spread over all of them
+    #[arg(long, value_name = "N")]
+    pub data_parallel: Option<u32>,
+    /// Parts that the routed experts are dealt out to
+    #[arg(long, value_name = "N")]
+    pub expert_parallel: Option<u32>,
+    /// Stages that the layers are dealt out to
+    #[arg(long, value_name = "N")]
+    pub pipeline_parallel: Option<u32>,
+    /// Draft tokens and verify them together, such as `speculative(k=3,accept=0.7)`
+    #[arg(long, value_name = "DRAFTING")]
+    pub speculative: Option<String>,
     /// Copies of the model
     #[arg(long, value_name = "N")]
     pub instances: Option<u32>,
@@ -102,6 +115,12 @@ pub struct Wanted {
     /// Number format of the weights: bf16, fp8, nvfp4, mxfp4 or int4; the published one if not given
     #[arg(long, value_name = "DTYPE")]
     pub weights: Option<String>,
+    /// A folder of surfaces, as `kvtoll calibrate` writes it, in place of the shipped ones
+    #[arg(long, value_name = "DIR")]
+    pub surfaces: Option<PathBuf>,
+    /// Price every operation by its closed form, not by what was measured on the machine
+    #[arg(long, conflicts_with = "surfaces")]
+    pub closed_form: bool,
     /// A price book; see `kvtoll list prices`
     #[arg(long, value_name = "BOOK")]
     pub prices: Option<String>,
@@ -155,6 +174,7 @@ impl Wanted {
             ("prices", &self.prices),
             ("tariff", &self.tariff),
             ("engine", &self.engine),
+            ("speculative", &self.speculative),
             ("routing", &self.routing),
             ("prefill-machine", &self.prefill_machine),
             ("kv-link", &self.kv_link),
@@ -162,10 +182,15 @@ impl Wanted {
         ] {
             words.extend(value.iter().map(|value| format!("--{flag} {}", quoted(value))));
         }
+        words.extend(self.surfaces.iter().map(|path| format!("--surfaces {}", quoted(&path.to_string_lossy()))));
+        words.extend(self.closed_form.then(|| "--closed-form".to_owned()));
         words.extend(self.split_blocks.then(|| "--split-blocks".to_owned()));
         words.extend(self.equal_cost.then(|| "--equal-cost".to_owned()));
         for (flag, value) in [
             ("tensor-parallel", self.tensor_parallel),
+            ("data-parallel", self.data_parallel),
+            ("expert-parallel", self.expert_parallel),
+            ("pipeline-parallel", self.pipeline_parallel),
             ("instances", self.instances),
             ("prefill-tensor-parallel", self.prefill_tensor_parallel),
             ("concurrency", self.concurrency),
@@ -272,6 +297,7 @@ pub(crate) fn carry_out(store: &mut Store, wanted: &Wanted) -> Result<Option<Don
         }
         return Ok(None);
     }
+    look_up(wanted, &specs, &mut scenarios)?;
     let id = run_id(store, &sources, &scenarios, (budget.as_ref(), wanted.split_blocks, wanted.equal_cost))?;
     let pool = pool(wanted.threads)?;
     let found = pool.install(|| recorded_errors(store, &mut scenarios, wanted.split_blocks));
@@ -303,6 +329,7 @@ pub(crate) fn carry_out(store: &mut Store, wanted: &Wanted) -> Result<Option<Don
         found: &found,
         errors: &errors,
         organisation: &organisation,
+        api_prices: &load_api_prices()?,
         variations: &variations,
         tolls: &tolls,
         books: &every_book()?,
@@ -342,6 +369,10 @@ fn specs(wanted: &Wanted) -> Result<Vec<Spec>> {
         kv_blocks: wanted.kv_blocks,
         rate: wanted.rate.clone(),
         tensor_parallel: wanted.tensor_parallel,
+        data_parallel: wanted.data_parallel,
+        expert_parallel: wanted.expert_parallel,
+        pipeline_parallel: wanted.pipeline_parallel,
+        speculative: wanted.speculative.clone(),
         instances: wanted.instances,
         prefill_machine: wanted.prefill_machine.clone(),
         prefill_tensor_parallel: wanted.prefill_tensor_parallel,
@@ -349,6 +380,7 @@ fn specs(wanted: &Wanted) -> Result<Vec<Spec>> {
         weights: wanted.weights.clone(),
         prices: wanted.prices.clone(),
         tariff: wanted.tariff.clone(),
+        closed_form: wanted.closed_form.then_some(true),
         ..Spec::default()
     };
     let splits: Vec<Spec> = if wanted.split.is_empty() {
@@ -432,6 +464,21 @@ fn resolve(store: &Store, specs: &[Spec]) -> Result<(Vec<Source>, Vec<Scenario>)
     Ok((sources, scenarios))
 }
 
+/// Gives the scenarios what was measured on their machines.
+fn look_up(wanted: &Wanted, specs: &[Spec], scenarios: &mut [Scenario]) -> Result<()> {
+    let mut library = Library::of(wanted.surfaces.as_deref());
+    for (scenario, spec) in scenarios.iter_mut().zip(specs) {
+        if spec.closed_form != Some(true) {
+            let (machine, engine) = (&scenario.machine, framework(scenario.rules.name));
+            scenario.measured = library.measured(machine, engine, &scenario.model, scenario.parallel)?;
+            if let Some(prefill) = &mut scenario.prefill {
+                prefill.measured = library.measured(&prefill.machine, engine, &scenario.model, prefill.parallel)?;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// The run's id: a hash of what goes in, so that the same inputs give the same run.
 fn run_id(
     store: &Store,
@@ -447,14 +494,30 @@ fn run_id(
         }
     }
     for scenario in scenarios {
-        let Scenario { name, is_baseline, model, machine, mode, rules, rate, parallel, dtype, prices, tariff, .. } =
-            scenario;
+        let Scenario {
+            name,
+            is_baseline,
+            model,
+            machine,
+            mode,
+            rules,
+            rate,
+            parallel,
+            dtype,
+            prices,
+            tariff,
+            measured,
+            ..
+        } = scenario;
+        let speculative = scenario.speculative;
         let (routing, kv_blocks, prefill) = (scenario.routing, scenario.kv_blocks, &scenario.prefill);
+        let placement = &scenario.placement;
         let (workload, policy) = (&sources[scenario.workload].workload.name, scenario.policy.name());
         // The stack goes in by its canonical name: its stages hold addresses of functions.
         hash.update(format!("{name:?} {is_baseline} {workload:?} {model:?} {policy} {machine:?} {mode:?} "));
         hash.update(format!(
-            "{rules:?} {routing:?} {kv_blocks:?} {prefill:?} {rate:?} {parallel:?} {dtype:?} {prices:?} {tariff:?}\n"
+            "{rules:?} {routing:?} {kv_blocks:?} {prefill:?} {placement:?} {rate:?} {parallel:?} {dtype:?} {prices:?} \
+             {tariff:?} {measured:?} {speculative:?}\n"
         ));
     }
     if let Some(budget) = budget {

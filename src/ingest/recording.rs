@@ -3,7 +3,7 @@
 //! ```text
 //! recording.json   {"schema": "kvtoll.recording.v1", "model": ..., "layers": 30, "query_heads": 9, "kv_heads": 3,
 //!                   "head_dim": 64, "block_tokens": 16, "grade": "blocks", ...}
-//! requests.parquet, and any of steps, attention, prefill_scores, kv_stats, queries, kv_vectors
+//! requests.parquet, and any of context_segments, steps, attention, prefill_scores, kv_stats, queries, kv_vectors
 //! ```
 //!
 //! The tables are those of the schema; `source_id` and `status` may be missing. Columns are found by name, types are cast
@@ -52,8 +52,9 @@ pub(super) static FORMAT: Format = Format {
 const SCHEMA: &str = "kvtoll.recording.v1";
 
 /// The tables of a recording; `requests` comes first, since the others refer to it.
-static TABLES: [&Table; 7] = [
+static TABLES: [&Table; 8] = [
     &canonical::REQUESTS,
+    &canonical::CONTEXT_SEGMENTS,
     &canonical::STEPS,
     &canonical::ATTENTION,
     &canonical::PREFILL_SCORES,

@@ -173,7 +173,7 @@ impl Owner {
 fn owner(row: &Value, column: &str, known: &[Owner], assumed: &Assumed) -> Result<Owner> {
     let name = text(row, column)?;
     let id = row.get_attr("scenario_id").ok().and_then(|id| u64::try_from(id).ok());
-    if let Some(id) = id {
+    if let Some(id) = id.filter(|_| column == "scenario") {
         return Ok(Owner { name, short: id.to_string(), style: id as usize, is_assumed: assumed.contains(id) });
     }
     let at = known.iter().position(|owner| owner.name == name).unwrap_or(known.len());

@@ -9,7 +9,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, BooleanArray, Int64Array, ListArray, RecordBatch, StringArray, UInt32Array, UInt64Array, new_null_array,
+    ArrayRef, BooleanArray, Float32Array, Int64Array, ListArray, RecordBatch, StringArray, UInt16Array, UInt32Array,
+    UInt64Array, new_null_array,
 };
 use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::{DataType, FieldRef};
@@ -65,6 +66,7 @@ fn write_all(folder: &Path, name: &str) {
     write(folder, "kept_pages", &page_rows());
     write(folder, "kept_overlap", &overlap_rows());
     write_batch(folder, "requests", &requests());
+    write_sessions(folder, &scenarios);
     write(folder, "kernels", &kernel_rows());
     write_batch(folder, "accesses", &accesses());
     write_batch(folder, "block_events", &block_events());
@@ -164,6 +166,58 @@ fn block_events() -> RecordBatch {
     };
     let columns = table.arrow().fields().iter().map(column).collect();
     RecordBatch::try_new(table.arrow(), columns).unwrap()
+}
+
+/// One row of each table about sessions for each finished scenario, and one step of attention over two blocks, of which
+/// the second is half a tool result's.
+fn write_sessions(folder: &Path, scenarios: &[Scenario<'_>]) {
+    for name in ["turns", "costs", "span", "memory", "keeping"].map(|name| format!("session_{name}")) {
+        write_filled(folder, &name, scenarios);
+    }
+    write_filled(folder, "context_edits", scenarios);
+    let segment =
+        |position: u32, kind: &str, tokens: u32| row![0_u64, position, None::<&str>, kind, tokens, Some(0_u32)];
+    write(folder, "context_segments", &[segment(0, "user", 24), segment(1, "tool_result", 8)]);
+    let table = schema::table("attention").unwrap();
+    let column = |field: &FieldRef| -> ArrayRef {
+        match field.name().as_str() {
+            "request_id" => Arc::new(UInt64Array::from(vec![0])),
+            "step" => Arc::new(UInt32Array::from(vec![1])),
+            "context_tokens" => Arc::new(UInt32Array::from(vec![32])),
+            "block_tokens" => Arc::new(UInt16Array::from(vec![16])),
+            "mass" => {
+                let DataType::List(element) = field.data_type() else { panic!("masses are a list") };
+                let masses = Float32Array::from(vec![0.25, 0.75]);
+                Arc::new(ListArray::new(Arc::clone(element), OffsetBuffer::from_lengths([2]), Arc::new(masses), None))
+            }
+            _ if field.is_nullable() => new_null_array(field.data_type(), 1),
+            _ => Arc::new(UInt16Array::from(vec![0])),
+        }
+    };
+    let columns = table.arrow().fields().iter().map(column).collect();
+    write_batch(folder, "attention", &RecordBatch::try_new(table.arrow(), columns).unwrap());
+}
+
+/// A row for each finished scenario with plain values in every column; the third scenario makes its session dearer.
+fn write_filled(folder: &Path, name: &str, scenarios: &[Scenario<'_>]) {
+    let cell = |column: &schema::Column, id: u32| -> Cell {
+        match (column.name, column.kind) {
+            ("scenario_id", _) => id.into(),
+            ("session" | "turn" | "request_id", _) => Cell::Int(0),
+            ("role", _) => "recorded".into(),
+            ("evidence", _) => "recorded_context".into(),
+            ("payee", _) => "own".into(),
+            ("cache", _) => "warm".into(),
+            ("saved_usd", _) => (if id == 2 { -0.25 } else { 0.25 }).into(),
+            (_, schema::Type::Text) => "text".into(),
+            (_, schema::Type::Bool) => (id == 2).into(),
+            (_, schema::Type::F64) => 0.5.into(),
+            _ => Cell::Int(100 + i128::from(id)),
+        }
+    };
+    let columns = schema::table(name).unwrap().columns;
+    let rows = finished(scenarios).map(|(id, _)| columns.iter().map(|column| cell(column, id)).collect());
+    write(folder, name, &rows.collect::<Vec<_>>());
 }
 
 /// Three accesses of one launch: two to device memory, of which one asks for unknown bytes, and one to shared memory.
@@ -402,6 +456,7 @@ fn request_rows(scenarios: &[Scenario<'_>]) -> Vec<Vec<Cell>> {
                 3000u32 + request as u32,
                 50u32,
                 1200u32,
+                200u32,
                 1800u32 + request as u32,
                 0u32,
                 u32::from(request == 19),

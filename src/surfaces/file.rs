@@ -202,7 +202,7 @@ pub fn decode(file: &File, path: &str) -> Result<Calibrated> {
     }
     let (peaks, tuning) = (peaks_of(&meta.peaks), tuning_of(&meta.tuning));
     let Summary { device, framework, op, origin, rows, impossible, errors } = summary_of(meta);
-    let surface = Surface::new(&op, &found, &values, peaks, tuning);
+    let surface = Arc::new(Surface::new(&op, &found, &values, peaks, tuning));
     Ok(Calibrated { device, framework, surface, origin, rows, impossible, errors })
 }
 

@@ -23,7 +23,7 @@ fn small() -> Calibrated {
     Calibrated {
         device: "a device that nobody has seen".to_owned(),
         framework: "vllm".to_owned(),
-        surface: fitted.surface,
+        surface: Arc::new(fitted.surface),
         origin: Origin { origin: "a test".to_owned(), licence: "none".to_owned() },
         rows: fitted.rows,
         impossible: fitted.impossible,
@@ -175,7 +175,8 @@ fn deepep_is_met_without_its_row_and_across_nodes() {
     }
     assert!((total / 103_700.0 - 1.0).abs() < 0.1, "{total}");
     for (nodes, measured) in [(4, 410_000.0), (8, 471_000.0)] {
-        let found = across_nodes(total, 2, 290_000.0, nodes).unwrap();
+        let (found, ground) = across_nodes(total, 2, 290_000.0, nodes).unwrap();
+        assert_eq!(ground, Ground::Extrapolated);
         assert!((found / measured - 1.0).abs() < 0.2, "{nodes} nodes: {found}");
     }
 }

@@ -140,9 +140,9 @@ fn recorded_pages_are_replayed() {
     let store = quickstart().store.to_string_lossy().into_owned();
     let text = succeed(&["cache", &store, "--pages", "90%", "--policy", "lru,min", "--format", "csv"]);
     let found: Vec<Vec<String>> = text.lines().map(|line| line.split(',').map(str::to_owned).collect()).collect();
-    for row in pick(&found, &["block_hit_ratio", "bound_ratio"]) {
+    for row in pick(&found, &["block_hit_ratio", "bound_ratio", "ceiling_ratio"]) {
         let ratios: Vec<f64> = row.split(' ').map(|ratio| ratio.parse().unwrap()).collect();
-        assert!(ratios[0] <= ratios[1], "{row}");
+        assert!(ratios[0] <= ratios[1] && ratios[1] <= ratios[2], "{row}");
     }
     let text = succeed(&["query", &store, "near-attention", "--format", "csv"]);
     assert!(text.lines().count() > 30, "{text}");

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// Seconds after which a browser that hangs is ended.
-const LIMIT: &str = "180";
+const LIMIT: &str = "600";
 
 /// The browser reads commands from file 3 and writes answers to file 4; the shell puts its own two pipes there.
 const PIPES: &str = "exec 3<&0 4>&1 0</dev/null 1>/dev/null 2>/dev/null; exec timeout \"$@\"";

@@ -181,7 +181,7 @@ fn table(folder: &Path, name: &str, columns: Vec<(&str, ArrayRef)>) {
 fn recorded_on(machine: &str, folder: &Path) {
     let model = load_model("llama-3.1-8b").unwrap();
     let shape = shape(&Stack::parse("full").unwrap(), &model).unwrap();
-    let parallel = Parallel { tensor: 1, instances: 1 };
+    let parallel = Parallel::tensor(1);
     let truth = plan(&model, &shape, &load_machine(machine).unwrap(), WeightDtype::Bf16, parallel).unwrap();
     let mut steps = Vec::new();
     for engine_step in 0..60_u32 {

@@ -168,6 +168,13 @@ impl Demand {
             return Err(Error::run(format!("`{name}` has no recorded attention")));
         }
         let count = self.steps.len();
+        // Blocks that no step asks for are none of a cache; the others keep their order.
+        let mut numbers = vec![0_u32; self.blocks as usize];
+        self.steps.values().flatten().for_each(|&block| numbers[block as usize] = 1);
+        let mut distinct = 0;
+        for number in &mut numbers {
+            distinct += std::mem::replace(number, distinct);
+        }
         let mut workload = Workload {
             name: name.to_owned(),
             request_ids: (0..count as u64).collect(),
@@ -177,12 +184,12 @@ impl Demand {
             unit_tokens: self.block_tokens,
             offsets: vec![0],
             units: Vec::new(),
-            distinct_units: self.blocks,
+            distinct_units: distinct,
             turns: Turns::default(),
         };
         for uses in self.steps.into_values() {
             workload.prompt.push((uses.len() as u32).saturating_mul(self.block_tokens));
-            workload.units.extend(uses);
+            workload.units.extend(uses.iter().map(|&block| numbers[block as usize]));
             let end = u32::try_from(workload.units.len());
             workload.offsets.push(end.map_err(|_| Error::run("the recording asks for more than 2^32 pages"))?);
         }

@@ -55,11 +55,15 @@ pub enum Field {
     HopBytes,
     /// [`StepCost::flops`].
     Flops,
+    /// [`StepCost::calibrated`].
+    Calibrated,
+    /// [`StepCost::extrapolated`].
+    Extrapolated,
 }
 
 impl Field {
     /// Every figure.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 19] = [
         Self::Total,
         Self::KvRead,
         Self::WeightRead,
@@ -77,6 +81,8 @@ impl Field {
         Self::LinkBytes,
         Self::HopBytes,
         Self::Flops,
+        Self::Calibrated,
+        Self::Extrapolated,
     ];
 
     /// The booths, in the order of [`StepCost::booths`].
@@ -111,6 +117,8 @@ impl Field {
             Self::LinkBytes => cost.link_bytes,
             Self::HopBytes => cost.hop_bytes,
             Self::Flops => cost.flops,
+            Self::Calibrated => cost.calibrated,
+            Self::Extrapolated => cost.extrapolated,
         }
     }
 }
@@ -309,6 +317,7 @@ fn decode(plan: &Plan, requests: u64, kept: &[u64], (pairs, context): (&[f64], &
         decode_requests: requests,
         kept_tokens: kept,
         prefill_tokens: 0,
+        prefill_requests: 0,
         prefill_rows: 0,
         prefill_pairs: pairs,
         prefill_context: context,

@@ -1,86 +1,243 @@
-//! Measured decode attention in place of the closed form.
+//! Measured times in place of the closed form: how a step looks them up. [`super::measure`] puts them into a plan.
 //!
-//! A kernel of one layer takes what its surface says for the batch and its mean context. The rest of the step keeps the
-//! closed form. Batches of uneven contexts are priced at their mean.
+//! Within a scenario shapes vary in few lengths. Attention is a grid over requests and what each of them reads; matrix
+//! products, experts and collectives are lines over the tokens of the step, which do not change while a batch stays the
+//! same. So a look-up is a search among some dozens of nodes and an interpolation, and step times stay piecewise linear.
 
-use super::StepCost;
 use super::plan::{Plan, PlanGroup};
-use crate::model::Attention;
-use crate::surface::{Dim, Grid, Ground, Key, Shape, Surface};
+use super::{Batch, StepCost};
+use crate::surface::{Grid, Ground};
 
-/// Puts the times of a surface of `attention_generation` into the groups of a plan whose shape it has measured, and says
-/// how many these are.
-///
-/// A group is measured where the surface has its head width and heads per accelerator between measured ones, under a kernel
-/// for KV of its number format; of several kernels the fastest counts, as engines choose. Formats other than 16 and 8 bits,
-/// latent attention and heads whose keys and values differ in width stay with the closed form.
-pub fn measure(plan: &mut Plan, surface: &Surface) -> usize {
-    let tensor = plan.tensor as u32;
-    let mut found = 0;
-    for group in &mut plan.groups {
-        group.measured = grid(group, surface, tensor.max(1));
-        found += usize::from(group.measured.is_some());
-    }
-    found
+/// Which of a layer's weights are in the measured times.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Covered {
+    /// The projections of attention.
+    pub attention: bool,
+    /// The dense part of the FFN: shared experts and the router among it.
+    pub dense: bool,
+    /// The routed experts.
+    pub experts: bool,
 }
 
-fn grid(group: &PlanGroup, surface: &Surface, tensor: u32) -> Option<Grid> {
-    let kv = &group.group.kv;
-    let window = match kv.attention {
-        Attention::Full => 0,
-        Attention::Sliding { window } => u64::from(window),
-        Attention::Mla | Attention::Sparse(_) | Attention::Linear => return None,
-    };
-    let plain = 2 * u64::from(kv.key_dim) * u64::from(kv.kv_heads);
-    let format = match group.group.token_bytes {
-        bytes if bytes == 2 * plain => "bfloat16",
-        bytes if bytes == plain => "fp8",
-        _ => return None,
-    };
-    if kv.key_dim != kv.value_dim {
-        return None;
-    }
-    let shape = Shape::of(&[
-        (Dim::Batch, 1),
-        (Dim::NewTokens, 1),
-        (Dim::QueryHeads, u64::from(kv.query_heads.div_ceil(tensor))),
-        (Dim::KvHeads, u64::from(kv.kv_heads.div_ceil(tensor))),
-        (Dim::HeadDim, u64::from(kv.key_dim)),
-        (Dim::WindowTokens, window),
-    ]);
-    let of_format = |key: &Key| key.kv_dtype == format;
-    let groups = surface.keys().enumerate().filter(|(_, key)| of_format(key)).map(|(at, _)| at);
-    let mut best: Option<(f64, Grid)> = None;
-    for at in groups {
-        let (batches, contexts) = (surface.lengths(at, Dim::Batch), surface.lengths(at, Dim::PastTokens));
-        let Some(grid) = Grid::of(surface, at, &shape, &batches, &contexts) else { continue };
-        // In the middle of what serving asks; corners of large batch and long context do not fit any memory.
-        let (time, ground) = grid.time(16.0, 2048.0);
-        if ground == Ground::Calibrated && best.as_ref().is_none_or(|(least, _)| time < *least) {
-            best = Some((time, grid));
+/// Measured times of the parts of a step that depend on its tokens alone.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Lines {
+    /// All linear layers of the model but the routed experts and the output projection, over tokens of one accelerator.
+    pub layers: Option<Line>,
+    /// The routed experts of all layers, over tokens that meet at them.
+    pub experts: Option<Line>,
+    /// Tokens to their experts and back in one layer, over tokens of one accelerator.
+    pub exchange: Option<Line>,
+    /// The output projection, over rows of logits.
+    pub head: Option<Line>,
+    /// One all-reduce of the residual stream, over tokens.
+    pub all_reduce: Option<Line>,
+}
+
+/// Nanoseconds by booth, and what they rest on.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Part {
+    /// Streaming weights.
+    pub weight_read: f64,
+    /// Arithmetic, where it sets the pace.
+    pub compute: f64,
+    /// Collectives.
+    pub collective: f64,
+    /// Kernels that are neither: norms, activations, sampling.
+    pub overhead: f64,
+    /// What arithmetic alone would take; part of the others.
+    pub busy: f64,
+    /// Of the booths' sum, what lies between measured shapes.
+    pub calibrated: f64,
+    /// Of the booths' sum, what lies beyond them.
+    pub extrapolated: f64,
+}
+
+impl Part {
+    /// Combines two, figure by figure.
+    fn with(self, other: Self, of: impl Fn(f64, f64) -> f64) -> Self {
+        Self {
+            weight_read: of(self.weight_read, other.weight_read),
+            compute: of(self.compute, other.compute),
+            collective: of(self.collective, other.collective),
+            overhead: of(self.overhead, other.overhead),
+            busy: of(self.busy, other.busy),
+            calibrated: of(self.calibrated, other.calibrated),
+            extrapolated: of(self.extrapolated, other.extrapolated),
         }
     }
-    best.map(|(_, grid)| grid)
+
+    /// The sum of two.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        self.with(other, |a, b| a + b)
+    }
+
+    /// So many of it.
+    #[must_use]
+    pub fn times(self, count: f64) -> Self {
+        self.with(self, |a, _| a * count)
+    }
+
+    /// Time in all.
+    pub fn total(&self) -> f64 {
+        self.weight_read + self.compute + self.collective + self.overhead
+    }
+
+    /// Puts it into the booths of a step.
+    fn charge(&self, cost: &mut StepCost) {
+        cost.weight_read += self.weight_read;
+        cost.compute += self.compute;
+        cost.collective += self.collective;
+        cost.overhead += self.overhead;
+        cost.busy += self.busy;
+        cost.calibrated += self.calibrated;
+        cost.extrapolated += self.extrapolated;
+    }
 }
 
-/// Decode attention of one group: so many requests that read so many tokens in all, in `passes` launches per layer.
+/// Times over a count, linear between the nodes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Line {
+    nodes: Vec<f64>,
+    parts: Vec<Part>,
+}
+
+impl Line {
+    /// A line through parts at nodes, which must rise strictly; `None` where there are none or not as many of both.
+    pub fn of(nodes: Vec<f64>, parts: Vec<Part>) -> Option<Self> {
+        let rises = !nodes.is_empty() && nodes.windows(2).all(|pair| pair[0] < pair[1]);
+        (rises && nodes.len() == parts.len()).then_some(Self { nodes, parts })
+    }
+
+    /// The nodes.
+    pub fn nodes(&self) -> &[f64] {
+        &self.nodes
+    }
+
+    /// The times at a count. Below the first node its times stay; beyond the last they go on in proportion to the count
+    /// and are extrapolated.
+    pub fn at(&self, count: f64) -> Part {
+        let last = self.nodes.len() - 1;
+        if count >= self.nodes[last] {
+            let part = self.parts[last];
+            let far = part.times(count / self.nodes[last]);
+            let is_beyond = count > self.nodes[last];
+            let (calibrated, extrapolated) =
+                if is_beyond { (0.0, far.total()) } else { (far.calibrated, far.extrapolated) };
+            return Part { calibrated, extrapolated, ..far };
+        }
+        let next = self.nodes.partition_point(|node| *node <= count);
+        if next == 0 {
+            return self.parts[0];
+        }
+        let (low, high) = (self.nodes[next - 1], self.nodes[next]);
+        let share = (count - low) / (high - low);
+        self.parts[next - 1].with(self.parts[next], |a, b| a + (b - a) * share)
+    }
+}
+
+/// The measured linear layers for tokens of one accelerator, and for those that meet at the experts.
+pub(super) fn layers(plan: &Plan, here: f64, pooled: f64, cost: &mut StepCost) {
+    let Some(lines) = &plan.lines else { return };
+    for (line, tokens) in [(&lines.layers, here), (&lines.experts, pooled)] {
+        if let Some(line) = line {
+            line.at(tokens).charge(cost);
+        }
+    }
+}
+
+/// The measured output projection for so many rows; `false` where it is not measured.
+pub(super) fn head(plan: &Plan, rows: f64, cost: &mut StepCost) -> bool {
+    let Some(line) = plan.lines.as_ref().and_then(|lines| lines.head.as_ref()) else { return false };
+    line.at(rows).charge(cost);
+    true
+}
+
+/// The measured way of so many tokens to their experts and back, `count` times; `false` where it is not measured.
+pub(super) fn exchange(plan: &Plan, count: f64, tokens: f64, cost: &mut StepCost) -> bool {
+    let Some(line) = plan.lines.as_ref().and_then(|lines| lines.exchange.as_ref()) else { return false };
+    line.at(tokens).times(count).charge(cost);
+    true
+}
+
+/// `count` measured all-reduces of so many tokens; `false` where none is measured.
+pub(super) fn all_reduce(plan: &Plan, count: f64, tokens: f64, cost: &mut StepCost) -> bool {
+    let Some(line) = plan.lines.as_ref().and_then(|lines| lines.all_reduce.as_ref()) else { return false };
+    line.at(tokens).times(count).charge(cost);
+    true
+}
+
+/// Decode attention of one group: so many requests that read so many tokens and compute so much in all, in `passes`
+/// launches per layer, on accelerators that have `share` of it at a time.
 pub(super) fn attend(
     plan: &Plan,
     group: &PlanGroup,
     grid: &Grid,
-    (requests, tokens): (f64, f64),
-    passes: f64,
+    (requests, tokens, flops): (f64, f64, f64),
+    (passes, share): (f64, f64),
     cost: &mut StepCost,
 ) {
     // The token that is computed is among those that are read.
     let past = (tokens / requests.max(1.0) - 1.0).max(0.0);
-    let (time, _, cell) = grid.at(requests / passes, past);
-    let flops = tokens * group.pair_flops;
-    let total = time * group.layers * passes;
-    cost.kv_read += total;
-    cost.busy += (flops / plan.attention_flops_per_ns).min(total);
-    cost.kv_read_bytes += tokens * group.token_bytes_per_accelerator * plan.tensor;
-    cost.flops += flops * plan.tensor;
+    let (time, ground, cell) = grid.at(requests * share / passes, past);
+    let bytes = tokens * group.token_bytes_per_accelerator;
+    let is_capped = kernel(plan, group, (time * passes, ground), (bytes, flops, share), cost);
     // A cell is a branch: within it times are linear in the context.
-    cost.regime = cost.regime.rotate_left(11) ^ cell;
+    cost.regime = cost.regime.rotate_left(11) ^ (cell * 2 + u64::from(is_capped));
+}
+
+/// Prefill attention of one group: the chunks of the batch with so many pairs, tokens that are read and operations in all.
+pub(super) fn attend_prompts(
+    plan: &Plan,
+    group: &PlanGroup,
+    grid: &Grid,
+    batch: &Batch<'_>,
+    (pairs, read, flops): (f64, f64, f64),
+    share: f64,
+    cost: &mut StepCost,
+) {
+    let count = (batch.prefill_requests as f64).max(1.0);
+    // A module's time follows its tokens; the pairs with what is before them come on top.
+    let own = if group.module_ns > 0.0 {
+        let new = batch.prefill_tokens as f64 / count;
+        (new * (new + 1.0) / 2.0 * count).min(pairs)
+    } else {
+        pairs
+    };
+    let (time, ground) = grid.time(count * share, own / count);
+    kernel(plan, group, (time, ground), (read * group.token_bytes_per_accelerator, flops, share), cost);
+    let before = share * (pairs - own) * group.prefill_pair_flops / plan.attention_flops_per_ns;
+    cost.compute += before;
+    cost.busy += before;
+}
+
+/// Books the attention kernels of all layers of a group: time and ground of one, bytes and operations of all, of which an
+/// accelerator has a share. The slower
+/// of the two resources sets the pace and gets the time. Says whether arithmetic at its usual rate would have taken longer
+/// than was measured.
+fn kernel(
+    plan: &Plan,
+    group: &PlanGroup,
+    (time, ground): (f64, Ground),
+    (bytes, flops, share): (f64, f64, f64),
+    cost: &mut StepCost,
+) -> bool {
+    let total = time * group.layers;
+    let (memory, arithmetic) = (share * bytes / group.kv_bytes_per_ns, share * flops / plan.attention_flops_per_ns);
+    let weights = group.module_ns.min(total);
+    cost.weight_read += weights;
+    if arithmetic > memory {
+        cost.compute += total - weights;
+    } else {
+        cost.kv_read += total - weights;
+    }
+    match ground {
+        Ground::Calibrated => cost.calibrated += total,
+        Ground::Extrapolated => cost.extrapolated += total,
+    }
+    cost.busy += arithmetic.min(total);
+    cost.kv_read_bytes += bytes * plan.tensor;
+    cost.flops += flops * plan.tensor;
+    arithmetic > total || group.module_ns > total
 }

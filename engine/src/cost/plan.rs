@@ -1,8 +1,9 @@
 //! A scenario as the cost engine sees it: everything that does not change from step to step, per accelerator.
 
 use super::Pool;
+use super::measured::{Covered, Lines};
 use crate::error::{Error, Result};
-use crate::machine::{Accelerator, Machine};
+use crate::machine::{Accelerator, Distance, Machine};
 use crate::model::{Attention, Certainty, Model, STATE_TOKENS, WeightDtype};
 use crate::policy::{Group, Keep, Shape};
 use crate::surface::Grid;
@@ -19,13 +20,56 @@ const VECTOR_EFFICIENCY: f64 = 0.1;
 /// The most KV memory of an instance; sums over many instances then stay far from 2^64.
 const MOST_BYTES: f64 = 1e15;
 
-/// How one copy of the model is spread.
+/// How a model is spread over accelerators.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parallel {
-    /// Accelerators that share one copy (tensor parallelism).
+    /// Accelerators that share heads and matrices (tensor parallelism).
     pub tensor: u32,
+    /// Groups of so many accelerators that attend to requests of their own (data-parallel attention): each has all weights
+    /// but the routed experts, which are spread over all of them.
+    pub data: u32,
+    /// Parts that the routed experts are dealt out to, each of whole experts (expert parallelism); what is left of `tensor *
+    /// data` splits each expert.
+    pub expert: u32,
+    /// Stages that the layers are dealt out to (pipeline parallelism).
+    pub pipeline: u32,
     /// Copies.
     pub instances: u32,
+}
+
+impl Default for Parallel {
+    fn default() -> Self {
+        Self { tensor: 1, data: 1, expert: 1, pipeline: 1, instances: 1 }
+    }
+}
+
+impl Parallel {
+    /// One copy under tensor parallelism alone.
+    pub fn tensor(tensor: u32) -> Self {
+        Self { tensor, ..Self::default() }
+    }
+
+    /// Accelerators of one copy.
+    pub fn accelerators(&self) -> u32 {
+        self.tensor.saturating_mul(self.data).saturating_mul(self.pipeline)
+    }
+}
+
+/// Drafting several tokens ahead and verifying them in one step.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Speculative {
+    /// Tokens drafted for each request and step.
+    pub drafted: u32,
+    /// Chance that a drafted token is accepted, given that those before it were.
+    pub accept: f64,
+}
+
+impl Speculative {
+    /// Tokens that a step yields in the mean: the accepted ones and the one that the model adds (Leviathan et al., "Fast
+    /// Inference from Transformers via Speculative Decoding", 2023, equation 1).
+    pub fn yielded(&self) -> f64 {
+        (0..=self.drafted).map(|at| self.accept.powi(at as i32)).sum()
+    }
 }
 
 /// A layer group of the policy's shape, priced per accelerator and summed over its layers.
@@ -78,9 +122,14 @@ pub struct PlanGroup {
     pub kv_bytes_per_ns: f64,
     /// Fixed time of one layer's attention kernel.
     pub floor_ns: f64,
-    /// Measured times of one layer's decode attention on one accelerator, where [`super::measure`] found them; they
-    /// stand in for the bandwidth and the fixed time.
+    /// Measured times of one layer's decode attention on one accelerator over requests and past tokens of each, where
+    /// [`super::measure`] found them; they stand in for the bandwidth and the fixed time.
     pub measured: Option<Grid>,
+    /// The same of prefill, over requests and query-context pairs of each.
+    pub measured_prefill: Option<Grid>,
+    /// Time of the projections' weights, all layers, where the measured times are those of whole attention modules; 0 where
+    /// they are those of attention kernels.
+    pub module_ns: f64,
     /// Dequantization per kept token per accelerator, all layers.
     pub read_flops: f64,
     /// Quantization per written token per accelerator, all layers.
@@ -98,7 +147,7 @@ pub struct Linear {
     pub attention_bytes: f64,
     /// Bytes of the dense part of the FFN.
     pub dense_bytes: f64,
-    /// Bytes of one routed expert.
+    /// Bytes of one routed expert on one accelerator, if all of them are spread evenly.
     pub expert_bytes: f64,
     /// Parameters of the dense part of the FFN, unsharded.
     pub dense_params: f64,
@@ -112,8 +161,12 @@ pub struct Linear {
     pub attention_flops: f64,
     /// Arithmetic of the FFN per token.
     pub ffn_flops: f64,
+    /// Of it, that of the routed experts; of a token of any group of accelerators that attend to their own.
+    pub routed_flops: f64,
     /// The same, unsharded.
     pub ffn_flops_unsharded: f64,
+    /// What of it the measured times of the plan ([`Plan::lines`]) include.
+    pub covered: Covered,
 }
 
 /// Everything about a scenario that does not change from step to step; times in nanoseconds.
@@ -123,8 +176,22 @@ pub struct Plan {
     pub groups: Vec<PlanGroup>,
     /// Linear layers by model group.
     pub linear: Vec<Linear>,
-    /// Accelerators of the instance.
+    /// Accelerators that share heads and matrices.
     pub tensor: f64,
+    /// Groups of those that attend to requests of their own.
+    pub data: f64,
+    /// Parts that routed experts are dealt out to.
+    pub expert: f64,
+    /// Stages of layers.
+    pub pipeline: f64,
+    /// Accelerators of the instance.
+    pub accelerators: f64,
+    /// What tokens cross on the way to their experts and back, where attention is data-parallel.
+    pub exchange: Option<Wire>,
+    /// What the residual stream crosses between stages.
+    pub hop: Option<Wire>,
+    /// Drafting, if any.
+    pub speculative: Option<Speculative>,
     /// Layers of the model.
     pub layers: f64,
     /// Bytes of the output projection per accelerator.
@@ -153,6 +220,8 @@ pub struct Plan {
     pub step_overhead_ns: f64,
     /// FFN accelerators, if apart.
     pub ffn_pool: Option<Pool>,
+    /// Measured times of what depends on the tokens of a step alone, where [`super::measure`] found any.
+    pub lines: Option<Box<Lines>>,
     /// Bytes of weights of the instance, all accelerators.
     pub weight_bytes: f64,
     /// KV bytes that fit in the instance, all accelerators.
@@ -161,6 +230,15 @@ pub struct Plan {
     pub eviction_is_private: bool,
     /// The least certain input.
     pub certainty: Certainty,
+}
+
+/// A link between accelerators, one way.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Wire {
+    /// Achieved bandwidth.
+    pub bytes_per_ns: f64,
+    /// Fixed time of a message.
+    pub latency_ns: f64,
 }
 
 impl Linear {
@@ -174,6 +252,19 @@ impl Linear {
 }
 
 impl Plan {
+    /// Drafts tokens ahead, or not.
+    ///
+    /// # Errors
+    /// A plan whose FFN is apart: its micro-batches are those of one token each.
+    pub fn draft(&mut self, speculative: Option<Speculative>) -> Result<()> {
+        if speculative.is_some() && self.ffn_pool.is_some() {
+            return Err(Error::usage("drafting is not known to work with the FFN on other accelerators")
+                .hint("leave out `speculative`, or take a machine without separate FFN accelerators"));
+        }
+        self.speculative = speculative;
+        Ok(())
+    }
+
     /// Bytes of a block of the tokens that a lane counts. What is held of tokens that are not kept is counted once for
     /// every token of the context, so that a kept token counts for the rest. Lanes that only say what is read have none.
     pub fn block_bytes(&self, lane: usize) -> u64 {
@@ -247,7 +338,7 @@ impl Plan {
 /// As [`plan`] on as many as the scale-up domain has.
 pub fn fewest(model: &Model, shape: &Shape, machine: &Machine, dtype: WeightDtype) -> Result<(Parallel, Plan)> {
     let on = |tensor: u32| {
-        let parallel = Parallel { tensor, instances: 1 };
+        let parallel = Parallel::tensor(tensor);
         plan(model, shape, machine, dtype, parallel).map(|found| (parallel, found))
     };
     let mut found = on(1);
@@ -266,9 +357,7 @@ pub fn fewest(model: &Model, shape: &Shape, machine: &Machine, dtype: WeightDtyp
 /// pool without its link. A number format that the part lacks is computed in the next wider one, as engines do.
 pub fn plan(model: &Model, shape: &Shape, machine: &Machine, dtype: WeightDtype, parallel: Parallel) -> Result<Plan> {
     let (accelerator, efficiency) = (&machine.accelerator, &machine.efficiency);
-    if parallel.tensor == 0 || parallel.instances == 0 {
-        return Err(Error::usage("expected at least one accelerator and one instance, found 0"));
-    }
+    check_parallel(model, machine, parallel)?;
     if parallel.tensor > accelerator.scale_up_domain {
         return Err(Error::run(format!(
             "`{}` joins {} accelerators in one scale-up domain, found tensor parallelism over {}",
@@ -277,7 +366,7 @@ pub fn plan(model: &Model, shape: &Shape, machine: &Machine, dtype: WeightDtype,
         .hint(format!("use `tensor_parallel = {}` or fewer, with more instances", accelerator.scale_up_domain)));
     }
     divide(model, parallel.tensor)?;
-    let tensor = f64::from(parallel.tensor);
+    let (tensor, data) = (f64::from(parallel.tensor), f64::from(parallel.data));
     let per_ns = |rate: f64| rate / 1e9;
     let (peak, matmul) = linear_rate(accelerator, efficiency, dtype);
     let bf16 = accelerator.bf16_flops.value * efficiency.matmul_bf16.value;
@@ -285,12 +374,20 @@ pub fn plan(model: &Model, shape: &Shape, machine: &Machine, dtype: WeightDtype,
     let mut groups: Vec<PlanGroup> =
         shape.groups.iter().map(|group| plan_group(group, machine, parallel.tensor)).collect();
     number_lanes(&mut groups);
-    let weight_bytes = model.params() * dtype.bytes();
+    let accelerators = f64::from(parallel.accelerators());
+    let weight_bytes = (model.params() + (data - 1.0) * unrouted(model)) * dtype.bytes();
     let weight_read = if dtype == WeightDtype::Bf16 { &efficiency.weight_read } else { &efficiency.weight_read_8bit };
     Ok(Plan {
         groups,
-        linear: model.groups.iter().map(|group| plan_linear(group, dtype, tensor)).collect(),
+        linear: model.groups.iter().map(|group| plan_linear(group, dtype, (tensor, data))).collect(),
         tensor,
+        data,
+        expert: f64::from(parallel.expert),
+        pipeline: f64::from(parallel.pipeline),
+        accelerators,
+        exchange: wire(machine, parallel.tensor.saturating_mul(parallel.data), data > 1.0)?,
+        hop: wire(machine, parallel.accelerators(), parallel.pipeline > 1)?,
+        speculative: None,
         layers: model.groups.iter().map(|group| f64::from(group.layers)).sum(),
         head_bytes: model.head_params * dtype.bytes() / tensor,
         head_flops: 2.0 * model.head_params / tensor,
@@ -305,11 +402,82 @@ pub fn plan(model: &Model, shape: &Shape, machine: &Machine, dtype: WeightDtype,
         layer_floor_ns: efficiency.layer_floor_ns.value,
         step_overhead_ns: efficiency.step_overhead_ns.value,
         ffn_pool: plan_pool(model, machine, tensor)?,
+        lines: None,
         weight_bytes,
-        capacity_bytes: capacity(machine, weight_bytes, tensor)?,
+        capacity_bytes: capacity(machine, weight_bytes, accelerators)?,
         eviction_is_private: shape.eviction_is_private,
-        certainty: certainty(model, machine),
+        certainty: certainty(model, machine, |_| true),
     })
+}
+
+/// Parameters that every group of accelerators with requests of its own has whole: all but the routed experts.
+fn unrouted(model: &Model) -> f64 {
+    let routed = |group: &crate::model::LayerGroup| {
+        f64::from(group.layers) * f64::from(group.ffn.experts) * group.ffn.expert_params
+    };
+    model.params() - model.groups.iter().map(routed).sum::<f64>()
+}
+
+/// Refuses degrees of parallelism that the model or the machine cannot take.
+fn check_parallel(model: &Model, machine: &Machine, parallel: Parallel) -> Result<()> {
+    let Parallel { tensor, data, expert, pipeline, instances } = parallel;
+    if [tensor, data, expert, pipeline, instances].contains(&0) {
+        return Err(Error::usage("expected at least one accelerator and one instance, found 0"));
+    }
+    let experts = model.groups.iter().map(|group| group.ffn.experts).max().unwrap_or(0);
+    if expert > 1 && experts == 0 {
+        return Err(
+            Error::usage(format!("`{}` has no experts to deal out", model.name)).hint("use `expert_parallel = 1`")
+        );
+    }
+    let width = tensor.saturating_mul(data);
+    if !width.is_multiple_of(expert) {
+        return Err(Error::usage(format!(
+            "expected an `expert_parallel` that divides the {width} accelerators of tensor and data parallelism, found {expert}"
+        )));
+    }
+    if model.groups.iter().any(|group| group.ffn.experts > 0 && !group.ffn.experts.is_multiple_of(expert)) {
+        return Err(Error::run(format!("the experts of `{}` do not divide among {expert} parts", model.name))
+            .hint("use an `expert_parallel` that divides them"));
+    }
+    let layers: u32 = model.groups.iter().map(|group| group.layers).sum();
+    if pipeline > layers {
+        return Err(Error::run(format!("the {layers} layers of `{}` make no {pipeline} stages", model.name)));
+    }
+    if machine.ffn_pool.is_some() && (width != tensor || expert > 1 || pipeline > 1) {
+        return Err(Error::usage(format!(
+            "`{}` has its experts apart, so it takes tensor parallelism only",
+            machine.name
+        )));
+    }
+    Ok(())
+}
+
+/// What so many accelerators send to each other over: the fabric of one scale-up domain, or the link between domains.
+///
+/// # Errors
+/// More accelerators than one domain has, and no known link between domains.
+fn wire(machine: &Machine, accelerators: u32, is_needed: bool) -> Result<Option<Wire>> {
+    let (part, efficiency) = (&machine.accelerator, &machine.efficiency);
+    if !is_needed {
+        return Ok(None);
+    }
+    if accelerators <= part.scale_up_domain {
+        let bytes_per_ns = part.scale_up_bytes_per_s.value * efficiency.all_reduce.value / 1e9;
+        return Ok(Some(Wire { bytes_per_ns, latency_ns: part.scale_up_latency_ns.value }));
+    }
+    let link = machine.links.iter().find(|link| link.distance == Distance::CrossRack);
+    let known = link.and_then(|link| Some((link.way_bytes_per_s.as_ref()?.value, link)));
+    let (rate, link) = known.ok_or_else(|| {
+        Error::run(format!(
+            "`{}` joins {} accelerators in one scale-up domain, found {accelerators}, and its link between domains is not known",
+            machine.name, part.scale_up_domain
+        ))
+        .hint("use fewer accelerators in an instance")
+    })?;
+    let latency = link.latency_ns.as_ref().map_or(0.0, |latency| latency.value);
+    let achieved = link.achieved.as_ref().map_or(1.0, |achieved| achieved.value);
+    Ok(Some(Wire { bytes_per_ns: rate * achieved / 1e9, latency_ns: latency.max(part.scale_up_latency_ns.value) }))
 }
 
 /// Gives lanes to groups that need more than one; in the order of [`Plan::lane_keeps`].
@@ -426,6 +594,8 @@ fn plan_group(group: &Group, machine: &Machine, tensor: u32) -> PlanGroup {
         kv_bytes_per_ns: machine.accelerator.memory_bytes_per_s.value * efficiency.value / 1e9,
         floor_ns: if is_state { machine.efficiency.layer_floor_ns.value } else { floor.value },
         measured: None,
+        measured_prefill: None,
+        module_ns: 0.0,
         read_flops: group.read_flops * layers * head_share,
         write_flops: group.write_flops * layers * head_share,
         score_flops: group.score_flops * layers * query_share,
@@ -433,20 +603,23 @@ fn plan_group(group: &Group, machine: &Machine, tensor: u32) -> PlanGroup {
     }
 }
 
-fn plan_linear(group: &crate::model::LayerGroup, dtype: WeightDtype, tensor: f64) -> Linear {
+fn plan_linear(group: &crate::model::LayerGroup, dtype: WeightDtype, (tensor, data): (f64, f64)) -> Linear {
     let share = dtype.bytes() / tensor;
+    let routed = 2.0 * f64::from(group.ffn.active_experts) * group.ffn.expert_params / (tensor * data);
     Linear {
         layers: f64::from(group.layers),
         attention_bytes: group.attention_params * share,
         dense_bytes: group.ffn.dense_params * share,
-        expert_bytes: group.ffn.expert_params * share,
+        expert_bytes: group.ffn.expert_params * share / data,
         dense_params: group.ffn.dense_params,
         expert_params: group.ffn.expert_params,
         experts: f64::from(group.ffn.experts),
         active_experts: f64::from(group.ffn.active_experts),
         attention_flops: 2.0 * group.attention_params / tensor,
-        ffn_flops: 2.0 * group.ffn.active_params() / tensor,
+        ffn_flops: 2.0 * group.ffn.dense_params / tensor + routed,
+        routed_flops: routed,
         ffn_flops_unsharded: 2.0 * group.ffn.active_params(),
+        covered: Covered::default(),
     }
 }
 
@@ -487,17 +660,17 @@ fn plan_pool(model: &Model, machine: &Machine, tensor: f64) -> Result<Option<Poo
 }
 
 /// KV memory = usable - weights - reserve, over all accelerators of the instance.
-fn capacity(machine: &Machine, weight_bytes: f64, tensor: f64) -> Result<u64> {
+fn capacity(machine: &Machine, weight_bytes: f64, accelerators: f64) -> Result<u64> {
     let (accelerator, efficiency) = (&machine.accelerator, &machine.efficiency);
     let usable = accelerator.memory_bytes.value * efficiency.usable_memory_ratio.value - efficiency.reserve_bytes.value;
-    let left = usable * tensor - weight_bytes;
+    let left = usable * accelerators - weight_bytes;
     if left <= 0.0 {
         return Err(Error::run(format!(
             "the weights take {} and {} accelerators of `{}` offer {}",
             crate::unit::show_bytes(weight_bytes),
-            tensor,
+            accelerators,
             machine.name,
-            crate::unit::show_bytes(usable.max(0.0) * tensor)
+            crate::unit::show_bytes(usable.max(0.0) * accelerators)
         ))
         .hint("use more accelerators per instance or a smaller weight format"));
     }
@@ -508,9 +681,12 @@ fn capacity(machine: &Machine, weight_bytes: f64, tensor: f64) -> Result<u64> {
     Ok(left as u64)
 }
 
-fn certainty(model: &Model, machine: &Machine) -> Certainty {
+/// The least certain of the model and those parameters of the machine that `counts` takes.
+///
+/// The vector efficiency and the host overhead are assumptions, so nothing priced here is better than assumed unless
+/// measurements stand in for them.
+pub(super) fn certainty(model: &Model, machine: &Machine, counts: impl Fn(&str) -> bool) -> Certainty {
     let parameters = crate::machine::parameters(machine);
-    // The vector efficiency and the host overhead are assumptions, so nothing priced here is better than assumed unless a
-    // measured surface replaces the closed form.
-    parameters.iter().map(|parameter| parameter.certainty).fold(model.certainty, Certainty::min)
+    let counted = parameters.iter().filter(|parameter| counts(parameter.name));
+    counted.map(|parameter| parameter.certainty).fold(model.certainty, Certainty::min)
 }

@@ -20,6 +20,7 @@ pub fn prefill_ns(plan: &Plan, from: u32, to: u32, chunk: u32) -> f64 {
             decode_requests: 0,
             kept_tokens: &kept,
             prefill_tokens: u64::from(next - done),
+            prefill_requests: 1,
             prefill_rows: u64::from(next == to),
             prefill_pairs: &pairs_of,
             prefill_context: &read,

@@ -1,5 +1,7 @@
 //! Laws of the cost engine, over every machine preset and several models.
 
+mod parallel;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -29,7 +31,7 @@ pub(super) fn a_model(index: usize) -> Model {
     model::parse(text, name).unwrap()
 }
 
-fn a_machine(expression: &str) -> Machine {
+pub(super) fn a_machine(expression: &str) -> Machine {
     let lookup = |name: &str| {
         let found = MACHINES.iter().find(|(known, _)| *known == name)?;
         Some((found.1.to_owned(), format!("presets/machine/{name}.toml")))
@@ -51,15 +53,15 @@ pub(super) fn planned(model: &Model, policy: &str, machine: &Machine, tensor: u3
     if let Some(pool) = &mut machine.ffn_pool {
         pool.memory_bytes.value = 1e11;
     }
-    plan(model, &shape, &machine, WeightDtype::Fp8, Parallel { tensor, instances: 1 }).unwrap()
+    plan(model, &shape, &machine, WeightDtype::Fp8, Parallel::tensor(tensor)).unwrap()
 }
 
 /// A batch as owned columns.
 #[derive(Debug, Clone)]
-struct Columns {
-    decode: u64,
-    context: u64,
-    prefill: u64,
+pub(super) struct Columns {
+    pub decode: u64,
+    pub context: u64,
+    pub prefill: u64,
 }
 
 fn columns() -> impl Strategy<Value = Columns> {
@@ -68,7 +70,7 @@ fn columns() -> impl Strategy<Value = Columns> {
         .prop_map(|(decode, context, prefill)| Columns { decode, context, prefill })
 }
 
-fn priced(plan: &Plan, columns: &Columns) -> StepCost {
+pub(super) fn priced(plan: &Plan, columns: &Columns) -> StepCost {
     let cap = |group: &PlanGroup, tokens: u64| group.group.keep.total.map_or(tokens, |cap| tokens.min(u64::from(cap)));
     let kept: Vec<u64> = plan.groups.iter().map(|group| columns.decode * cap(group, columns.context)).collect();
     let read: Vec<u64> = plan.groups.iter().map(|group| cap(group, columns.prefill)).collect();
@@ -79,6 +81,7 @@ fn priced(plan: &Plan, columns: &Columns) -> StepCost {
             decode_requests: columns.decode,
             kept_tokens: &kept,
             prefill_tokens: columns.prefill,
+            prefill_requests: u64::from(columns.prefill > 0),
             prefill_rows: u64::from(columns.prefill > 0),
             prefill_pairs: &pairs,
             prefill_context: &read,
@@ -178,7 +181,7 @@ fn a_missing_link_is_asked_for_and_weights_that_do_not_fit_are_refused() {
     let model = a_model(1);
     let shape = shape(&Stack::parse("full").unwrap(), &model).unwrap();
     let refused = |machine: &str, dtype, tensor| {
-        let parallel = Parallel { tensor, instances: 1 };
+        let parallel = Parallel::tensor(tensor);
         plan(&model, &shape, &a_machine(machine), dtype, parallel).unwrap_err()
     };
     let error = refused("vera-rubin-lpx", WeightDtype::Fp8, 8);
@@ -208,7 +211,7 @@ fn heads_that_do_not_divide_are_refused() {
     let model = a_model(1);
     let shape = shape(&Stack::parse("full").unwrap(), &model).unwrap();
     for tensor in [3, 6, 7] {
-        let parallel = Parallel { tensor, instances: 1 };
+        let parallel = Parallel::tensor(tensor);
         let error = plan(&model, &shape, &a_machine("gb300"), WeightDtype::Fp8, parallel).unwrap_err();
         assert!(error.to_string().contains(&format!("do not divide among {tensor} accelerators")), "{error}");
     }
@@ -222,6 +225,7 @@ fn one_request(plan: &Plan) -> StepCost {
         decode_requests: 1,
         kept_tokens: &kept,
         prefill_tokens: 0,
+        prefill_requests: 0,
         prefill_rows: 0,
         prefill_pairs: &pairs,
         prefill_context: &read,
@@ -260,7 +264,7 @@ fn recovery_costs_what_it_reads_and_fetches() {
     let retained = of("snapkv(budget=1024)+retain(10%)");
     near(retained.kv_read_bytes - alone.kv_read_bytes, layers * 512.0 * 798.0);
     let shape = shape(&Stack::parse("window(1024)+recall(64)").unwrap(), &model).unwrap();
-    let parallel = Parallel { tensor: 1, instances: 1 };
+    let parallel = Parallel::tensor(1);
     let error = plan(&model, &shape, &a_machine("tpu-v7"), WeightDtype::Fp8, parallel).unwrap_err();
     assert!(error.to_string().contains("`recall` needs the link"), "{error}");
     assert!(error.advice().unwrap().contains("host_link_bytes_per_s"));
@@ -287,74 +291,4 @@ fn a_request_takes_room_for_its_newest_tokens_in_16_bits() {
         }
         assert_eq!(room > 0, policy.contains("kivi"));
     }
-}
-
-/// A surface of decode attention over 8 KV heads of 128 with a start of 10 us and 2 TB/s; and its law.
-fn a_surface() -> (crate::surface::Surface, fn(f64, f64) -> f64) {
-    use crate::surface::{Dim, Key, Peaks, Rows, Shape, fit};
-    fn law(batch: f64, tokens: f64) -> f64 {
-        10_000.0 + batch * tokens * 8.0 * 128.0 * 4.0 / 2000.0
-    }
-    let mut rows = Rows::default();
-    let key = Key { kv_dtype: "bfloat16".to_owned(), ..Key::default() };
-    for batch in 0..10 {
-        for past in 0..17 {
-            let shape = Shape::of(&[
-                (Dim::Batch, 1 << batch),
-                (Dim::NewTokens, 1),
-                (Dim::PastTokens, (1 << past) - 1),
-                (Dim::QueryHeads, 32),
-                (Dim::KvHeads, 8),
-                (Dim::HeadDim, 128),
-            ]);
-            rows.push(&key, shape, law(f64::from(1 << batch), f64::from(1 << past)));
-        }
-    }
-    (fit("attention_generation", &rows, Peaks::NOMINAL).unwrap().surface, law)
-}
-
-#[test]
-fn measured_attention_takes_the_place_of_the_closed_form() {
-    let (surface, law) = a_surface();
-    let mut plan = planned(&a_model(0), "full", &machine_at(1), 1);
-    let closed = plan.clone();
-    assert_eq!(measure(&mut plan, &surface), 1);
-    let layers = plan.groups[0].layers;
-    for (decode, context) in [(1, 100), (16, 2048), (100, 3000), (256, 20_000)] {
-        let columns = Columns { decode, context, prefill: 0 };
-        let (measured, before) = (priced(&plan, &columns), priced(&closed, &columns));
-        let wanted = layers * law(decode as f64, context as f64);
-        // What is written and not read is priced as before.
-        let written = before.kv_read - before.kv_read_bytes / closed.groups[0].kv_bytes_per_ns;
-        assert!(((measured.kv_read - written) / wanted - 1.0).abs() < 0.02, "{decode} {context}");
-        assert_eq!((measured.kv_read_bytes, measured.flops), (before.kv_read_bytes, before.flops));
-        assert_eq!((measured.weight_read, measured.compute), (before.weight_read, before.compute));
-        // The kernel's own start is in the measured time.
-        assert!(measured.overhead < before.overhead);
-    }
-    // Two accelerators hold 4 heads each, which this surface has not measured; nor has it 8-bit KV or latents.
-    for (model, policy, tensor) in [(0, "full", 2), (0, "fp8", 1), (0, "int4", 1), (3, "full", 1)] {
-        let mut plan = planned(&a_model(model), policy, &machine_at(1), tensor);
-        assert_eq!(measure(&mut plan, &surface), 0, "{model} {policy} {tensor}");
-    }
-}
-
-#[test]
-fn measured_steps_of_one_regime_are_an_arithmetic_progression() {
-    let (surface, _) = a_surface();
-    let mut plan = planned(&a_model(0), "full", &machine_at(1), 1);
-    measure(&mut plan, &surface);
-    let at = |context| priced(&plan, &Columns { decode: 24, context, prefill: 0 });
-    let (mut same, mut changes) = (0, 0);
-    for context in (10..60_000).step_by(97) {
-        let [a, b, c] = [context, context + 40, context + 80].map(at);
-        if a.regime == c.regime {
-            same += 1;
-            assert!((a.total() + c.total() - 2.0 * b.total()).abs() < 1e-6 * b.total(), "{context}");
-        } else {
-            changes += 1;
-        }
-        assert!(c.total() >= a.total());
-    }
-    assert!(same > 500 && changes > 3, "{same} {changes}");
 }

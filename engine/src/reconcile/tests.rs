@@ -798,7 +798,7 @@ fn h200() -> Machine {
 fn planned(name: &str, machine: &Machine, tensor: u32) -> Plan {
     let model = model(name);
     let shape = shape(&Stack::parse("full").unwrap(), &model).unwrap();
-    plan(&model, &shape, machine, WeightDtype::Fp8, Parallel { tensor, instances: 1 }).unwrap()
+    plan(&model, &shape, machine, WeightDtype::Fp8, Parallel::tensor(tensor)).unwrap()
 }
 
 #[test]

@@ -48,6 +48,7 @@ pub fn decode_step(plan: &Plan, batch: u64, context: u32) -> Result<Toll> {
                 decode_requests: batch,
                 kept_tokens: kept,
                 prefill_tokens: 0,
+                prefill_requests: 0,
                 prefill_rows: 0,
                 prefill_pairs: &vec![0.0; groups],
                 prefill_context: &vec![0; groups],

@@ -157,12 +157,17 @@ fn why(choice: &Choice, is_best: bool, alike: &[Choice]) -> String {
             percent(third)
         );
     }
-    format!(
-        "links take {} of a step and computing {}; the links add {} to the price",
-        percent(first),
-        percent(second),
-        percent(third)
-    )
+    let own = format!("links take {} of a step and add {} to the price", percent(first), percent(third));
+    let other = alike.iter().filter(|other| *other != choice).reduce(|a, b| if b.per_usd > a.per_usd { b } else { a });
+    let Some(other) = other else { return own };
+    let compared = format!("with `{}` {} and {}", other.option, percent(other.parts[0]), percent(other.parts[2]));
+    let verdict = match (is_best, third > other.parts[2]) {
+        (true, true) => "what they save is worth their price",
+        (true, false) => "dearer links save less than they cost",
+        (false, true) => "they save less than they cost",
+        (false, false) => "dearer links save more than they cost",
+    };
+    format!("{own}, {compared}: {verdict}")
 }
 
 /// Machine time of an instance for decoding a request, ns: stretches shared by the tokens of their steps.
@@ -322,7 +327,7 @@ fn on_fabric(
     let batch = u64::from(in_flight / data);
     let own = if has_experts { spread(model, tensor, fabric.accelerators) } else { model.clone() };
     let of_own = shape(&scenario.policy, &own)?;
-    let Ok(mut plan) = plan(&own, &of_own, &machine, scenario.dtype, Parallel { tensor, instances: 1 }) else {
+    let Ok(mut plan) = plan(&own, &of_own, &machine, scenario.dtype, Parallel::tensor(tensor)) else {
         return Ok(None);
     };
     if plan.footprint(context, context, true).saturating_mul(batch) > plan.capacity_bytes {
@@ -342,6 +347,7 @@ fn on_fabric(
             decode_requests: batch,
             kept_tokens: &kept,
             prefill_tokens: 0,
+            prefill_requests: 0,
             prefill_rows: 0,
             prefill_pairs: &vec![0.0; plan.groups.len()],
             prefill_context: &none,

@@ -170,7 +170,7 @@ mod tests {
         let workload = toy_workload(&requests);
         let pools = [Pool { plan: &plan, instances: 2, role: Role::Both }];
         let (traffic, routing) = (Traffic::Open, Routing::LeastLoaded);
-        serve(&Setup { pools: &pools, traffic, routing, rules, handover: None }, &workload)
+        serve(&Setup { pools: &pools, traffic, routing, rules, handover: None, below: None }, &workload)
     }
 
     /// The causes add up to what is beyond the median, token by token, and the deviation is that of all gaps.

@@ -89,6 +89,8 @@ definitions! {
     "compute_waiting_ratio", "ratio", "lower", "step time in which arithmetic waits for data"/"step time", "Share of step time that arithmetic waits for KV, weights, collectives, tiers or links.";
     "overhead_ratio", "ratio", "lower", "kernel floors and host time"/"step time", "Share of step time in kernel floors and on the host.";
     "policy_work_ratio", "ratio", "lower", "time of the policy's own work"/"step time", "Share of step time in scoring, packing and dequantization.";
+    "calibrated_time_ratio", "ratio", "higher", "time of operations between measured shapes"/"step time", "Share of step time that operations take whose shape lies between measured ones of the machine; the rest is extrapolated or in closed form.";
+    "extrapolated_time_ratio", "ratio", "lower", "time of measured operations beyond the measured shapes"/"step time", "Share of step time that measured operations take at shapes beyond the measured ones, or at rates that were varied.";
     "hit_tokens_ratio", "ratio", "higher", "prompt tokens found in the prefix cache at first admission"/"prompt tokens of finished requests", "Token-weighted prefix hit ratio with this memory; recomputation after a preemption is no hit.";
     "usd_total", "USD", "lower", ""/"", "Price of all accelerators over the duration.";
     "usd_per_mtok_total", "USD/Mtok", "lower", "price over the duration"/"prompt and output tokens", "Dollars per million tokens in all.";
@@ -142,6 +144,8 @@ struct Sums {
     waiting: f64,
     overhead: f64,
     policy: f64,
+    calibrated: f64,
+    extrapolated: f64,
     memory_bytes: f64,
     kv_read: f64,
     peak_held: u64,
@@ -156,6 +160,8 @@ fn sums(outcome: &Outcome) -> Sums {
         sums.waiting += cost.waiting();
         sums.overhead += cost.overhead;
         sums.policy += cost.policy;
+        sums.calibrated += cost.calibrated;
+        sums.extrapolated += cost.extrapolated;
         sums.memory_bytes += cost.kv_read_bytes + cost.kv_written_bytes + cost.weight_read_bytes;
         sums.kv_read += cost.kv_read_bytes;
         sums.peak_held = sums.peak_held.max(stretch.held_bytes);
@@ -308,10 +314,12 @@ fn shares(scenario: &Scenario, found: &Found, prompts: u64, outputs: u64, put: &
     put("compute_waiting_ratio", ratio(sums.waiting, steps), time);
     put("overhead_ratio", ratio(sums.overhead, steps), time);
     put("policy_work_ratio", ratio(sums.policy, steps), time);
+    put("calibrated_time_ratio", ratio(sums.calibrated, steps), time);
+    put("extrapolated_time_ratio", ratio(sums.extrapolated, steps), time);
     let hits: f64 = found.outcome.served.iter().map(|served| f64::from(served.hit_tokens)).sum();
     put("hit_tokens_ratio", ratio(hits, prompts as f64), time);
     put("kv_read_bytes_per_output_token", ratio(sums.kv_read, outputs as f64), time);
-    let peak = scenario.machine.accelerator.memory_bytes_per_s.value / 1e9 * found.plan.tensor;
+    let peak = scenario.machine.accelerator.memory_bytes_per_s.value / 1e9 * found.plan.accelerators;
     put("delivered_memory_ratio", ratio(sums.memory_bytes, peak * steps), time);
     put("kv_peak_held_bytes", Some(sums.peak_held as f64), time);
 }
@@ -497,6 +505,7 @@ fn prefill_ns(plan: &Plan, scenario: &Scenario, workload: &Workload, outcome: &O
         decode_requests: 0,
         kept_tokens: &none,
         prefill_tokens: (tokens / steps).round() as u64,
+        prefill_requests: (rows / steps).round().max(1.0) as u64,
         prefill_rows: (rows / steps).round() as u64,
         prefill_pairs: &even,
         prefill_context: &context,
@@ -528,6 +537,7 @@ fn decode_ns(plan: &Plan, scenario: &Scenario, workload: &Workload, outcome: &Ou
         decode_requests: size as u64,
         kept_tokens: &kept,
         prefill_tokens: 0,
+        prefill_requests: 0,
         prefill_rows: 0,
         prefill_pairs: &zeros,
         prefill_context: &none,

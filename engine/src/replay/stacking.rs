@@ -63,8 +63,10 @@ fn differs(part: Part, baseline: &Scenario, scenario: &Scenario) -> bool {
     match part {
         Part::Hardware => {
             let other = |of: &Scenario| {
-                let serving = format!("{:?} {:?} {:?} {:?}", of.rules, of.routing, of.kv_blocks, of.prefill);
-                format!("{:?} {:?} {serving} {:?}", of.machine, of.parallel, of.prices)
+                let serving =
+                    format!("{:?} {:?} {:?} {:?} {:?}", of.rules, of.routing, of.kv_blocks, of.prefill, of.placement);
+                let spread = (of.parallel, of.speculative);
+                format!("{:?} {spread:?} {serving} {:?} {}", of.machine, of.prices, of.measured.name)
             };
             other(baseline) != other(scenario)
         }
@@ -144,6 +146,7 @@ pub(super) fn with_more(scenario: &Scenario, resource: Resource, factor: f64) ->
     let mut varied = scenario.clone();
     if factor > 1.0 {
         varied.machine = resource.times(&scenario.machine, factor);
+        varied.measured = scenario.measured.times(resource, factor);
         varied.machine.name = format!("{} with {factor} times the {}", scenario.machine.name, resource.name());
     }
     varied

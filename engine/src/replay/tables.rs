@@ -11,7 +11,8 @@ use super::jitter::{self, CAUSES};
 use super::metrics::{self, DEFINITIONS, Figure};
 use super::promise::{self, mean_gap_ns};
 use super::usage::Bucket;
-use super::{Found, Scenario, Source, Toll, balance, demand, usage};
+use super::{Found, Scenario, Source, Toll, balance, demand, sessions, usage};
+use crate::api::ApiPrices;
 use crate::economics::{Tokens, revenue_usd};
 use crate::error::Result;
 use crate::machine::{Sourced, parameters};
@@ -43,6 +44,8 @@ pub struct Run<'a> {
     pub errors: &'a [RecordBatch],
     /// Rows of `kept_pages` and of `kept_overlap`, a pair of batches per policy and recording.
     pub organisation: &'a [[RecordBatch; 2]],
+    /// What providers charge for tokens.
+    pub api_prices: &'a [ApiPrices],
     /// What [`super::variations`] wants replayed beside the scenarios.
     pub variations: &'a [Scenario],
     /// What each came to, in the same order.
@@ -114,6 +117,7 @@ pub fn tables(run: &Run<'_>) -> Result<Vec<(&'static Table, Vec<RecordBatch>)>> 
         (&VALIDATION, vec![validation(run)?]),
     ];
     tables.extend(balance::tables(run)?);
+    tables.extend(sessions::tables(run, &done)?);
     Ok(tables)
 }
 
@@ -235,11 +239,12 @@ fn request_costs(at: u32, scenario: &Scenario, found: &Found, source: &Source) -
     let mean = |at: usize, row: &Served| mean_gap_ns(row, workload.output[at]);
     // A request's share of an instance's time costs what all accelerators of the instance cost in that time; unknown where
     // its prompt and its answer were computed on instances of different sizes.
-    let same_size = scenario.prefill.as_ref().is_none_or(|prefill| prefill.parallel.tensor == scenario.parallel.tensor);
-    let tensor = f64::from(scenario.parallel.tensor);
+    let of_instance = scenario.parallel.accelerators();
+    let same_size = scenario.prefill.as_ref().is_none_or(|prefill| prefill.parallel.accelerators() == of_instance);
+    let size = f64::from(of_instance);
     let per_ns = |rate: Option<f64>, ns: f64| -> ArrayRef {
         let share =
-            |row: &Served| rate.filter(|_| finished(row) && same_size).map(|rate| rate * tensor * row.machine_ns / ns);
+            |row: &Served| rate.filter(|_| finished(row) && same_size).map(|rate| rate * size * row.machine_ns / ns);
         Arc::new(rows.iter().map(|(_, row)| share(row)).collect::<Float64Array>())
     };
     let power = found.price.w_per_accelerator.as_ref().map(|power| power.value);
@@ -262,6 +267,7 @@ fn request_costs(at: u32, scenario: &Scenario, found: &Found, source: &Source) -
         u32s(&|at, _| workload.prompt[at]),
         u32s(&|at, row| if finished(row) { workload.output[at] } else { 0 }),
         u32s(&|_, row| row.hit_tokens),
+        u32s(&|_, row| row.far_hit_tokens),
         u32s(&|_, row| row.computed_tokens),
         u32s(&|_, row| row.recomputed_tokens),
         u32s(&|_, row| row.preemptions),
@@ -457,9 +463,13 @@ fn link_usage(at: u32, scenario: &Scenario, found: &Found, buckets: &[Bucket]) -
             put("attention_ffn", number, bucket.hop, peak);
         }
     }
-    if found.plan.host_bytes_per_ns > 0.0 {
+    // The ways from memories below, or else the link to the host.
+    let below = found.below.as_ref().map(|below| below.tiers.iter().map(|tier| tier.way.bytes_per_ns).sum::<f64>());
+    let below = below.map(|rate| rate * f64::from(scenario.parallel.instances));
+    let host = below.or((found.plan.host_bytes_per_ns > 0.0).then(|| found.plan.host_bytes_per_ns * accelerators));
+    if let Some(peak) = host {
         for (number, bucket) in buckets.iter().enumerate() {
-            put("host", number, bucket.fetched, found.plan.host_bytes_per_ns * accelerators);
+            put("host", number, bucket.fetched, peak);
         }
     }
     batch_of_rows(&LINK_USAGE, &rows)

@@ -297,7 +297,13 @@ pub static REQUEST_COSTS: Table = Table {
         known("arrival_ns", I64, "ns", "When it came."),
         known("prompt_tokens", U32, "tokens", "Tokens of the prompt."),
         known("output_tokens", U32, "tokens", "Tokens generated; 0 if rejected."),
-        known("hit_tokens", U32, "tokens", "Prompt tokens found in the prefix cache at first admission."),
+        known(
+            "hit_tokens",
+            U32,
+            "tokens",
+            "Prompt tokens found in the prefix cache at first admission, fetched ones too.",
+        ),
+        known("far_hit_tokens", U32, "tokens", "Of these, tokens fetched from memories below the accelerators' own."),
         known("computed_tokens", U32, "tokens", "Tokens computed in prefills, recomputation included."),
         known("recomputed_tokens", U32, "tokens", "Tokens computed in prefills after a preemption."),
         known("preemptions", U32, "", "Times it was preempted."),
@@ -556,5 +562,251 @@ pub static PRICES: Table = Table {
         maybe("usd_per_kwh", F64, "USD/kWh", "Price of electricity."),
         known("source", Text, "", "Where it comes from."),
         known("certainty", Text, "", "How well it is known."),
+    ],
+};
+
+/// Turns of sessions.
+pub static SESSION_TURNS: Table = Table {
+    name: "session_turns",
+    doc: "a request of a session as it was served: what of its context was there before, what is new, what the \
+          application's stages of the policy took out and put in",
+    scope: Scope::Run,
+    columns: &[
+        known("scenario_id", U32, "", "The scenario."),
+        known("request_id", U64, "", "The request; one that a stage added has the highest bit set."),
+        known("session", U32, "", "Number of the session within the workload."),
+        maybe("session_id", Text, "", "Its name in the store."),
+        known("turn", U32, "", "Place in the session, from 0; one that a stage added has that of the turn it serves."),
+        known("role", Text, "", "recorded, summary, recall or consolidation."),
+        known(
+            "arrival_ns",
+            I64,
+            "ns",
+            "When it came, after the first of the workload; a sub-agent's on its parent's clock.",
+        ),
+        maybe("idle_ns", I64, "ns", "Pause before it, as recorded."),
+        known("basis", Text, "", "How it is known what it shares: blocks, names, measured or nothing."),
+        maybe("recorded_tokens", U32, "tokens", "Its prompt as recorded; null for one that a stage added."),
+        known("prompt_tokens", U32, "tokens", "Its prompt as served."),
+        known("output_tokens", U32, "tokens", "Tokens it generates."),
+        known("kept_tokens", U32, "tokens", "Recorded tokens in common with the turn before, at the beginning."),
+        maybe(
+            "broke_at_tokens",
+            U32,
+            "tokens",
+            "Where the recorded prefix of the turn before broke; null if it stands whole.",
+        ),
+        known("removed_tokens", U32, "tokens", "Tokens that stages took out, all stages together."),
+        known("added_tokens", U32, "tokens", "Tokens that stages put in."),
+        known(
+            "lost_prefix_tokens",
+            U32,
+            "tokens",
+            "Tokens still in the prompt that fell out of the prefix in common with the turn before.",
+        ),
+        maybe(
+            "recorded_found_tokens",
+            U32,
+            "tokens",
+            "Prompt tokens that a prefix cache without limits has, as recorded.",
+        ),
+        known("found_tokens", U32, "tokens", "The same as served."),
+        maybe(
+            "recorded_kv_bytes",
+            U64,
+            "bytes",
+            "KV of the recorded context at its end, under the scenario's policy for KV.",
+        ),
+        known("kv_bytes", U64, "bytes", "KV of its context at its end."),
+    ],
+};
+
+/// What the application's stages did.
+pub static CONTEXT_EDITS: Table = Table {
+    name: "context_edits",
+    doc: "what one stage of the application did to one request: nothing is taken out or put in that is not here",
+    scope: Scope::Run,
+    columns: &[
+        known("scenario_id", U32, "", "The scenario."),
+        known("stage", Text, "", "The stage with its parameters."),
+        known("session", U32, "", "Number of the session."),
+        known("turn", U32, "", "The turn."),
+        known("request_id", U64, "", "The request."),
+        maybe(
+            "action",
+            Text,
+            "",
+            "What the stage decided in this turn; null where only an earlier decision still acts.",
+        ),
+        known("removed_tokens", U32, "tokens", "Tokens taken out of the prompt."),
+        known("added_tokens", U32, "tokens", "Tokens put in."),
+        known("broke_at_tokens", U32, "tokens", "The first token that is not as it was before the stage."),
+        known(
+            "lost_prefix_tokens",
+            U32,
+            "tokens",
+            "Tokens still in the prompt that have to be computed and written again.",
+        ),
+        known("extra_requests", U32, "requests", "Requests sent for it."),
+        known("extra_prompt_tokens", U64, "tokens", "Their prompts together."),
+        known("extra_output_tokens", U64, "tokens", "Their outputs together."),
+        known("certainty", Text, "", "How well the stage's behaviour is known."),
+    ],
+};
+
+/// What sessions pay.
+pub static SESSION_COSTS: Table = Table {
+    name: "session_costs",
+    doc: "what a session pays as recorded and as served, to one payee and with one state of the prompt cache",
+    scope: Scope::Run,
+    columns: &[
+        known("scenario_id", U32, "", "The scenario."),
+        known("session", U32, "", "Number of the session."),
+        maybe("session_id", Text, "", "Its name in the store."),
+        known("payee", Text, "", "own for the machine's time, each request alone; else the tariff of a provider."),
+        known(
+            "cache",
+            Text,
+            "",
+            "warm: found whenever it was computed before; life: as long as the provider keeps it; cold: never.",
+        ),
+        known("turns", U32, "", "Recorded turns."),
+        maybe("recorded_usd", F64, "USD", "As recorded; null without a price."),
+        maybe("cost_usd", F64, "USD", "As served."),
+        maybe("saved_usd", F64, "USD", "The difference; below 0 if the stages make the session dearer."),
+        maybe("recorded_ns", I64, "ns", "Machine time as recorded; null for a tariff."),
+        maybe("cost_ns", I64, "ns", "Machine time as served."),
+        maybe("saved_ns", I64, "ns", "The difference."),
+        maybe("first_turn", U32, "", "The turn in which a stage first acted; null if none did."),
+        known("extra_requests", U32, "requests", "Requests that stages added."),
+        maybe(
+            "break_even_turns",
+            F64,
+            "turns",
+            "After how many turns the stages have paid for themselves, the first one included; null if not within the session.",
+        ),
+        maybe(
+            "formula_turns",
+            F64,
+            "turns",
+            "The same by the formula of the first action alone; null if it saves nothing.",
+        ),
+        maybe("is_dearer", Bool, "", "Whether the session costs more than recorded; null if unknown."),
+        known("why", Text, "", "In words."),
+        known("certainty", Text, "", "The least certain input."),
+    ],
+};
+
+/// How far sessions get.
+pub static SESSION_SPAN: Table = Table {
+    name: "session_span",
+    doc: "how the context of a session grows, when it would fill the memory, and how far back it still reaches at its end",
+    scope: Scope::Run,
+    columns: &[
+        known("scenario_id", U32, "", "The scenario."),
+        known("session", U32, "", "Number of the session."),
+        maybe("session_id", Text, "", "Its name in the store."),
+        known("turns", U32, "", "Recorded turns."),
+        known("recorded_peak_tokens", U32, "tokens", "Longest prompt as recorded."),
+        known("peak_tokens", U32, "tokens", "Longest prompt of these turns as served."),
+        maybe(
+            "recorded_tokens_per_turn",
+            F64,
+            "tokens/turn",
+            "Growth of the prompt per turn as recorded, by least squares.",
+        ),
+        maybe("tokens_per_turn", F64, "tokens/turn", "The same as served."),
+        maybe(
+            "recorded_bytes_per_turn",
+            F64,
+            "bytes/turn",
+            "Growth of KV per turn as recorded, under the baseline's policy for KV.",
+        ),
+        maybe("bytes_per_turn", F64, "bytes/turn", "The same as served."),
+        maybe("baseline_capacity_bytes", U64, "bytes", "KV that fits in an instance of the baseline."),
+        known("capacity_bytes", U64, "bytes", "KV that fits in an instance."),
+        maybe(
+            "turns_before",
+            F64,
+            "turns",
+            "Turns until the session alone fills the baseline's memory: as they were, or as growth goes on; null if it never does.",
+        ),
+        maybe("turns_hardware", F64, "turns", "The same with this scenario's memory only."),
+        maybe("turns_policy", F64, "turns", "The same with this scenario's policy only, on the baseline's memory."),
+        maybe("turns_both", F64, "turns", "The same with both."),
+        maybe(
+            "recorded_sessions_per_accelerator",
+            F64,
+            "sessions",
+            "Sessions like this that fit at its mean context, as recorded, on the baseline.",
+        ),
+        maybe("sessions_per_accelerator", F64, "sessions", "The same as served, in this scenario."),
+        maybe(
+            "verbatim_turns",
+            U32,
+            "turns",
+            "Age, at the end, of the oldest turn of which something is there as it was; null if none.",
+        ),
+        maybe("summarised_turns", U32, "turns", "Age of the oldest that a summary tells of."),
+        maybe("recallable_turns", U32, "turns", "Age of the oldest that can be asked for."),
+        maybe("lost_turns", U32, "turns", "Age of the oldest of which something is lost."),
+    ],
+};
+
+/// Whether sessions remember what they need.
+pub static SESSION_MEMORY: Table = Table {
+    name: "session_memory",
+    doc: "whether a session has in its contexts what it needs",
+    scope: Scope::Run,
+    columns: &[
+        known("scenario_id", U32, "", "The scenario."),
+        known("session", U32, "", "Number of the session."),
+        maybe("session_id", Text, "", "Its name in the store."),
+        known(
+            "evidence",
+            Text,
+            "",
+            "What shows the need: read_again, a named text that is read again; recorded_context, all that the recorded run had, an upper bound.",
+        ),
+        known("needed_tokens", U64, "tokens", "Tokens needed, all turns together."),
+        known("present_tokens", U64, "tokens", "Of these, in the context as they were."),
+        maybe("recall_ratio", F64, "ratio", "Present over needed; 1 if everything is kept."),
+        maybe("precision_ratio", F64, "ratio", "Loaded and used over loaded tokens; null without evidence of use."),
+        maybe(
+            "density_ratio",
+            F64,
+            "ratio",
+            "Recall over the share of the recorded context that is left: above 1 if the better part was kept.",
+        ),
+        maybe(
+            "reread_ratio",
+            F64,
+            "ratio",
+            "Of the named texts taken out, the share that a later turn reads again; null where nothing is named or taken out.",
+        ),
+        maybe(
+            "duplicate_tokens_per_turn",
+            F64,
+            "tokens",
+            "Tokens of texts that stand in a context more than once; null where nothing is named.",
+        ),
+        known("loaded_tokens", U64, "tokens", "Tokens in contexts without tools, system and memory."),
+    ],
+};
+
+/// Keeping the KV of idle sessions.
+pub static SESSION_KEEPING: Table = Table {
+    name: "session_keeping",
+    doc: "what a rule for the KV of idle sessions finds again, in the memory of one instance, on the requests as served",
+    scope: Scope::Run,
+    columns: &[
+        known("scenario_id", U32, "", "The scenario."),
+        known("keeping", Text, "", "The rule: by last use, by time to live, or by session."),
+        known("capacity_blocks", U64, "blocks", "Blocks of the trace that fit in the KV memory of an instance."),
+        known("accesses", U64, "", "Uses of blocks."),
+        known("hits", U64, "", "Uses that found theirs."),
+        maybe("token_hit_ratio", F64, "ratio", "Prompt tokens in leading hits over all prompt tokens."),
+        known("evictions", U64, "blocks", "Blocks that had to go for others."),
+        known("drops", U64, "blocks", "Blocks that went without need for their room."),
     ],
 };

@@ -147,6 +147,7 @@ fn price_batch(plan: &Plan, steps: &[CapturedStep], start_ns: i64) -> Stretch {
         decode_requests: decode,
         kept_tokens: &kept,
         prefill_tokens,
+        prefill_requests: u64::from(prefills),
         prefill_rows: completed.count() as u64,
         prefill_pairs: &pairs,
         prefill_context: &read,

@@ -7,6 +7,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::instance::{Handed, Instance, Shared, State};
+use super::lower::Tiers;
 use super::rules::Rules;
 use super::traffic::{Arrivals, Traffic};
 use super::{Fate, Outcome, Served};
@@ -86,6 +87,8 @@ pub struct Setup<'a> {
     pub rules: &'a Rules,
     /// The way between prefill and decode pools.
     pub handover: Option<Handover>,
+    /// Memories below those of the accelerators of instances that compute prompts.
+    pub below: Option<&'a Tiers>,
 }
 
 /// Serves a workload.
@@ -138,7 +141,8 @@ impl<'a> Cluster<'a> {
                     Role::Both | Role::Prefill => doors.push(number),
                     Role::Decode => decoders.push(number),
                 }
-                instances.push(Instance::new(pool.plan, pool.role, number, workload));
+                let below = setup.below.filter(|_| pool.role != Role::Decode);
+                instances.push(Instance::new(pool.plan, pool.role, number, workload, below));
             }
         }
         let shared = Shared {

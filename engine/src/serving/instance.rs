@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use super::lockstep::{Event, Lockstep, Member};
+use super::lower::{Fetched, Lower, Prompt, Tiers};
 use super::memory::Memory;
 use super::rules::{Admit, Compose, Preempted, Rules, Victim};
 use super::traffic::Arrivals;
@@ -121,6 +122,10 @@ pub(super) struct Instance<'a> {
     promised: u64,
     /// Bytes that the next step moves from or to the host.
     moved_bytes: u64,
+    /// Memories below, and what the next step fetches from them: until when, ns from its beginning, and how many bytes.
+    lower: Option<Lower<'a>>,
+    fetch_ns: f64,
+    fetch_bytes: f64,
     /// Time in which decoding requests have not decoded.
     stall: i64,
     now: i64,
@@ -138,7 +143,7 @@ pub(super) struct Instance<'a> {
 }
 
 impl<'a> Instance<'a> {
-    pub(super) fn new(plan: &'a Plan, role: Role, number: u32, workload: &Workload) -> Self {
+    pub(super) fn new(plan: &'a Plan, role: Role, number: u32, workload: &Workload, below: Option<&'a Tiers>) -> Self {
         let groups = plan.groups.len();
         let unit_bytes = u64::from(unit_of(workload)) * plan.growing_bytes();
         Self {
@@ -157,6 +162,11 @@ impl<'a> Instance<'a> {
             preempted: false,
             promised: 0,
             moved_bytes: 0,
+            lower: below
+                .filter(|_| unit_of(workload) > 0 && unit_bytes > 0)
+                .map(|tiers| Lower::new(tiers, workload.distinct_units as usize, unit_of(workload), unit_bytes)),
+            fetch_ns: 0.0,
+            fetch_bytes: 0.0,
             stall: 0,
             now: 0,
             pending: None,
@@ -365,8 +375,15 @@ impl<'a> Instance<'a> {
         let most = (state.prefill - 1) / BLOCK_TOKENS * BLOCK_TOKENS;
         let full = if shares && unit > 0 { (workload.prompt[at] / unit).min(most.div_ceil(unit)) as usize } else { 0 };
         let leading = self.memory.leading(&units[..full.min(units.len())]) as u32;
-        let of_units = (leading * unit).min(most);
-        let is_next = state.extent_units == leading && of_units == leading * unit;
+        let prompt = Prompt {
+            units: &units[..full.min(units.len())],
+            leading: leading as usize,
+            tokens: state.prefill,
+            chunk_tokens: rules.step_tokens,
+        };
+        let far = self.lower.as_ref().map_or_else(Fetched::default, |lower| lower.look(self.plan, &prompt));
+        let of_units = ((leading + far.units) * unit).min(most);
+        let is_next = far.units == 0 && state.extent_units == leading && of_units == leading * unit;
         let blocks = if shares && is_next { self.memory.extent(request, state.extent) } else { 0 };
         let found = (of_units + blocks * BLOCK_TOKENS).min(most);
         let chunk = left.min(u64::from(state.prefill - found)) as u32;
@@ -381,6 +398,7 @@ impl<'a> Instance<'a> {
             return None;
         }
         self.memory.pin(pinned);
+        self.fetch(&prompt, far);
         if blocks > 0 {
             self.memory.take_extent(request, state.extent);
         }
@@ -401,6 +419,7 @@ impl<'a> Instance<'a> {
             served.instance = self.number;
             served.queue_ns = Some(now_ns - served.arrival_ns);
             served.hit_tokens = found;
+            served.far_hit_tokens = if far.units > 0 { found.saturating_sub(leading * unit) } else { 0 };
             state.began_ns = now_ns;
         }
         self.publish(shared, request, found + chunk);
@@ -429,6 +448,15 @@ impl<'a> Instance<'a> {
         let context = shared.states[at].done;
         self.join(shared, request, context);
         true
+    }
+
+    /// Fetches what a prompt has in memories below; the step that is put together waits for it.
+    fn fetch(&mut self, prompt: &Prompt<'_>, far: Fetched) {
+        if let Some(lower) = self.lower.as_mut().filter(|_| far.units > 0) {
+            lower.fetch(prompt, far);
+            self.fetch_ns = self.fetch_ns.max(far.ns);
+            self.fetch_bytes += far.bytes;
+        }
     }
 
     /// Bytes that the rules keep for a request while it runs, and those that must be free for it to begin; zero where the
@@ -473,6 +501,9 @@ impl<'a> Instance<'a> {
             // A unit that another request published meanwhile stays a private duplicate here, and so do those after it.
             state.publishes = self.memory.publish(units[next]);
             state.pinned += u32::from(state.publishes);
+            if let Some(lower) = &mut self.lower {
+                lower.write(units[next]);
+            }
         }
     }
 
@@ -504,6 +535,7 @@ impl<'a> Instance<'a> {
             decode_requests,
             kept_tokens: &self.kept,
             prefill_tokens,
+            prefill_requests: chunks.len() as u64,
             prefill_rows: rows,
             prefill_pairs: &self.pairs,
             prefill_context: &self.read,
@@ -512,6 +544,11 @@ impl<'a> Instance<'a> {
         let mut cost = price(self.plan, &batch);
         host(shared.rules, decode_requests + chunks.len() as u64, &mut cost);
         self.swap(&mut cost);
+        cost.tier += std::mem::take(&mut self.fetch_ns);
+        cost.tier_bytes += std::mem::take(&mut self.fetch_bytes);
+        if let Some(lower) = &mut self.lower {
+            lower.next_step();
+        }
         let total_ns = cost.total().round() as i64;
         Pending { start_ns: self.now, steps: 1, first: cost, last: cost, total_ns, chunks, decodes }
     }
@@ -574,6 +611,7 @@ impl<'a> Instance<'a> {
             decode_requests: self.decoding.requests,
             kept_tokens: &self.kept,
             prefill_tokens: 0,
+            prefill_requests: 0,
             prefill_rows: 0,
             prefill_pairs: &self.no_pairs,
             prefill_context: &self.no_read,

@@ -6,10 +6,10 @@
 //! ([`Decide`]). The step in which the request begins waits for its fetches: nothing of them is hidden, and whoever decodes
 //! in that step waits too. Fetches of one step share the ways in order.
 
-use crate::cache::fetch::{Decide, Way};
-use crate::cache::way::reaches;
 use crate::cache::Policy;
+use crate::cache::fetch::{Decide, Way};
 use crate::cache::lru::Lru;
+use crate::cache::way::reaches;
 use crate::cost::{Plan, prefill_ns};
 use crate::error::{Error, Result};
 use crate::machine::Machine;
@@ -106,11 +106,8 @@ impl<'a> Lower<'a> {
             let way = &self.rules.tiers[tier].way;
             taken[tier] += way.latency_ns + bytes / way.bytes_per_ns;
             at += run;
-            now = Fetched {
-                units: (at - prompt.leading) as u32,
-                ns: now.ns.max(taken[tier]),
-                bytes: now.bytes + bytes,
-            };
+            now =
+                Fetched { units: (at - prompt.leading) as u32, ns: now.ns.max(taken[tier]), bytes: now.bytes + bytes };
             let total = now.ns + rest(at);
             if total < best.1 || self.rules.decide == Decide::Always {
                 best = (now, total);
@@ -150,7 +147,8 @@ pub fn parse(text: &str, machine: &Machine, accelerators: f64) -> Result<Tiers> 
     let wrong = |found: &str| {
         Error::usage(format!("expected a placement such as `tier(hbm,dram=1TB; fetch=break_even)`, found `{found}`"))
     };
-    let inside = text.trim().strip_prefix("tier(").and_then(|rest| rest.strip_suffix(')')).ok_or_else(|| wrong(text))?;
+    let inside =
+        text.trim().strip_prefix("tier(").and_then(|rest| rest.strip_suffix(')')).ok_or_else(|| wrong(text))?;
     let mut parts = inside.split(';');
     let mut names = parts.next().unwrap_or_default().split(',').map(str::trim);
     if names.next() != Some("hbm") {

@@ -179,7 +179,7 @@ proptest! {
             Pool { plan: &decode, instances: decoders, role: Role::Decode },
         ];
         let handover = (decoders > 0).then_some(Handover { bytes_per_ns: 0.03125, latency_ns: 500.0 });
-        let setup = Setup { pools: &pools, traffic, routing, rules: &rules, handover };
+        let setup = Setup { pools: &pools, traffic, routing, rules: &rules, handover, below: None };
         compare(&setup, &workload)?;
     }
 
@@ -227,8 +227,14 @@ fn a_preempted_request_is_tried_again_after_one_step() {
     let workload = toy_workload(&[(0, 120, 39, 1), (582, 86, 41, 2), (0, 32, 27, 0), (0, 103, 12, 0)]);
     let plan = toy_plan(&[Keep::ALL, Keep::ALL], 512);
     let pools = [Pool { plan: &plan, instances: 1, role: Role::Both }];
-    let setup =
-        Setup { pools: &pools, traffic: Traffic::Open, routing: Routing::RoundRobin, rules: &rules, handover: None };
+    let setup = Setup {
+        pools: &pools,
+        traffic: Traffic::Open,
+        routing: Routing::RoundRobin,
+        rules: &rules,
+        handover: None,
+        below: None,
+    };
     compare(&setup, &workload).unwrap();
 }
 
@@ -241,7 +247,14 @@ fn a_turn_finds_the_blocks_of_the_answer_before_it() {
     let pools = [Pool { plan: &plan, instances: 1, role: Role::Both }];
     let of = |rules: &Rules| {
         serve(
-            &Setup { pools: &pools, traffic: Traffic::Session, routing: Routing::Session, rules, handover: None },
+            &Setup {
+                pools: &pools,
+                traffic: Traffic::Session,
+                routing: Routing::Session,
+                rules,
+                handover: None,
+                below: None,
+            },
             &workload,
         )
     };
@@ -258,7 +271,8 @@ fn a_closed_loop_keeps_its_concurrency() {
     let workload = toy_workload(&[(9000, 64, 20, 0); 12]);
     let pools = [Pool { plan: &plan, instances: 1, role: Role::Both }];
     let traffic = Traffic::Closed { concurrency: 3 };
-    let setup = Setup { pools: &pools, traffic, routing: Routing::RoundRobin, rules: &RULES[0], handover: None };
+    let setup =
+        Setup { pools: &pools, traffic, routing: Routing::RoundRobin, rules: &RULES[0], handover: None, below: None };
     let outcome = serve(&setup, &workload);
     let ends: Vec<i64> = outcome.served.iter().map(|served| served.arrival_ns + served.e2e_ns.unwrap()).collect();
     for (at, served) in outcome.served.iter().enumerate().skip(3) {
@@ -279,7 +293,7 @@ fn a_faster_link_between_pools_shortens_the_second_token_and_not_the_first() {
     let over = |bytes_per_ns: f64| {
         let handover = Some(Handover { bytes_per_ns, latency_ns: 100.0 });
         let (traffic, routing) = (Traffic::Open, Routing::RoundRobin);
-        serve(&Setup { pools: &pools, traffic, routing, rules: &RULES[0], handover }, &workload)
+        serve(&Setup { pools: &pools, traffic, routing, rules: &RULES[0], handover, below: None }, &workload)
     };
     let (slow, fast) = (over(0.001), over(0.01));
     for at in 0..2 {

@@ -22,6 +22,7 @@ struct Segment {
 struct Row {
     session: Option<u32>,
     parent: Option<u64>,
+    arrival_ns: Option<i64>,
     delay_ns: Option<i64>,
     e2e_ns: Option<i64>,
     hit_tokens: Option<u32>,
@@ -42,7 +43,14 @@ struct Segments {
 /// # Errors
 /// A missing column, or one of another type.
 pub fn read(workload: &Workload, requests: &[RecordBatch], segments: &[RecordBatch]) -> Result<Trace> {
-    let (rows, mut sessions) = requests_of(requests)?;
+    let (mut rows, mut sessions) = requests_of(requests)?;
+    // A workload may have other arrivals than the trace: where turns wait for each other, those of their sessions.
+    let origin = workload.request_ids.iter().filter_map(|id| rows.get(id)?.arrival_ns).min().unwrap_or(0);
+    for id in &workload.request_ids {
+        if let Some(arrival) = rows.get_mut(id).and_then(|row| row.arrival_ns.as_mut()) {
+            *arrival = arrival.saturating_sub(origin);
+        }
+    }
     let segments = segments_of(segments)?;
     let mut trace = Trace {
         turns: Vec::with_capacity(workload.len()),
@@ -150,7 +158,7 @@ fn append(
     let (basis, keys) = keys_of(workload, at, segments, row);
     let shared = if is_long { shared(chains, workload, (at, session), (basis, &keys), row) } else { Shared::default() };
     let last = &mut chains.sessions[session as usize];
-    let arrival_ns = workload.arrival_ns[at];
+    let arrival_ns = row.arrival_ns.unwrap_or(workload.arrival_ns[at]);
     let turn = Turn {
         request_id: workload.request_ids[at],
         recorded: Some(at as u32),
@@ -279,6 +287,7 @@ fn requests_of(batches: &[RecordBatch]) -> Result<(HashMap<u64, Row>, Vec<Sessio
         let delays = column::<Int64Type>(batch, "delay_ns")?;
         let ends = column::<Int64Type>(batch, "measured_e2e_ns")?;
         let hits = column::<UInt32Type>(batch, "measured_hit_tokens")?;
+        let arrivals = column::<Int64Type>(batch, "arrival_ns")?;
         for at in 0..batch.num_rows() {
             let session = names.is_valid(at).then(|| {
                 let next = sessions.len() as u32;
@@ -292,6 +301,7 @@ fn requests_of(batches: &[RecordBatch]) -> Result<(HashMap<u64, Row>, Vec<Sessio
                 Row {
                     session,
                     parent: parents.is_valid(at).then(|| parents.value(at)),
+                    arrival_ns: arrivals.is_valid(at).then(|| arrivals.value(at)),
                     delay_ns: delays.is_valid(at).then(|| delays.value(at)),
                     e2e_ns: ends.is_valid(at).then(|| ends.value(at)),
                     hit_tokens: hits.is_valid(at).then(|| hits.value(at)),

@@ -18,7 +18,7 @@ pub fn found_tokens(trace: &Trace, workload: &Workload, ttl_ns: Option<i64>) -> 
     let mut last: Vec<Option<i64>> = vec![None; workload.distinct_units as usize];
     let mut found = Vec::with_capacity(workload.len());
     for request in 0..workload.len() {
-        let (units, now) = (workload.units_of(request), workload.arrival_ns[request]);
+        let (units, now) = (workload.units_of(request), trace.turns[request].arrival_ns);
         let is_there = |unit: &&u32| is_alive(last[**unit as usize], now, ttl_ns);
         let leading = units.iter().take_while(is_there).count() as u64;
         let tokens = leading * u64::from(workload.unit_tokens);

@@ -42,6 +42,7 @@ fn read_all(sent: &[Sent], unit_tokens: u32) -> (Trace, Workload) {
         ("request_id", Arc::new(UInt64Array::from(workload.request_ids.clone())) as ArrayRef, false),
         ("session_id", Arc::new(sent.iter().map(|one| one.session).collect::<StringArray>()), true),
         ("parent_request_id", Arc::new(sent.iter().map(|one| one.parent).collect::<UInt64Array>()), true),
+        ("arrival_ns", i64s(|one| Some(one.arrival_ns)), true),
         ("delay_ns", i64s(|one| one.delay_ns), true),
         ("measured_e2e_ns", i64s(|_| None), true),
         ("measured_hit_tokens", Arc::new(sent.iter().map(|one| one.hit).collect::<UInt32Array>()), true),

@@ -31,7 +31,7 @@ pub fn workload(changed: &Trace, recorded: &Trace, requests: &Workload) -> Resul
     let mut made = Workload {
         name: requests.name.clone(),
         request_ids: changed.turns.iter().map(|turn| turn.request_id).collect(),
-        arrival_ns: changed.turns.iter().map(|turn| turn.arrival_ns).collect(),
+        arrival_ns: Vec::with_capacity(changed.turns.len()),
         prompt: (0..changed.turns.len()).map(|at| changed.prompt(at)).collect(),
         output: changed.turns.iter().map(|turn| turn.output).collect(),
         unit_tokens: requests.unit_tokens,
@@ -47,6 +47,7 @@ pub fn workload(changed: &Trace, recorded: &Trace, requests: &Workload) -> Resul
     for (at, turn) in changed.turns.iter().enumerate() {
         let pieces = changed.pieces_of(at);
         let origin = turn.recorded.map(|at| at as usize).or_else(|| of_turn.get(&(turn.session, turn.turn)).copied());
+        made.arrival_ns.push(origin.map_or(turn.arrival_ns, |origin| requests.arrival_ns[origin]));
         let before: &[Piece] = origin.map_or(&[], |origin| recorded.pieces_of(origin));
         let units = origin.map_or(&[][..], |origin| requests.units_of(origin));
         if requests.unit_tokens > 0 {

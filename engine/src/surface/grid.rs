@@ -7,7 +7,7 @@ use super::predict::Scratch;
 use super::shape::{Dim, Shape};
 use super::{Ground, Surface};
 
-/// Times over batch and past tokens.
+/// Times over two lengths of an operation: the batch, and the past tokens or what else its time grows with.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Grid {
     batches: Vec<f64>,
@@ -21,22 +21,38 @@ impl Grid {
     /// The times of shapes that are `shape` but for batch and past tokens. Both lists must rise strictly; `None` where one
     /// is empty or does not, or where the surface has no estimate.
     pub fn of(surface: &Surface, group: usize, shape: &Shape, batches: &[u64], contexts: &[u64]) -> Option<Self> {
-        let rises = |list: &[u64]| !list.is_empty() && list.windows(2).all(|pair| pair[0] < pair[1]);
-        if !rises(batches) || !rises(contexts) {
-            return None;
-        }
         let mut scratch = Scratch::default();
-        let (mut times, mut extrapolated) = (Vec::new(), Vec::new());
+        let mut found = Vec::with_capacity(batches.len() * contexts.len());
         for batch in batches {
             for context in contexts {
                 let shape = shape.with(Dim::Batch, *batch).with(Dim::PastTokens, *context);
-                let found = surface.evaluate(group, &shape, &mut scratch)?;
-                times.push(found.time_ns);
-                extrapolated.push(found.ground == Ground::Extrapolated);
+                let estimate = surface.evaluate(group, &shape, &mut scratch)?;
+                found.push((estimate.time_ns, estimate.ground));
             }
         }
         let real = |list: &[u64]| list.iter().map(|value| *value as f64).collect();
-        Some(Self { batches: real(batches), contexts: real(contexts), times, extrapolated })
+        Self::through(real(batches), real(contexts), &found)
+    }
+
+    /// The grid through times at the nodes, a row of them per batch. Both lists must rise strictly, and there must be a
+    /// time for each pair; `None` where a list is empty or does not rise, or times are missing.
+    ///
+    /// Where a time falls although batch or context grow, the larger one before it stays: a step never gets faster by
+    /// doing more.
+    pub fn through(batches: Vec<f64>, contexts: Vec<f64>, found: &[(f64, Ground)]) -> Option<Self> {
+        let rises = |list: &[f64]| !list.is_empty() && list.windows(2).all(|pair| pair[0] < pair[1]);
+        let width = contexts.len();
+        if !rises(&batches) || !rises(&contexts) || found.len() != batches.len() * width {
+            return None;
+        }
+        let mut times: Vec<f64> = found.iter().map(|(time, _)| *time).collect();
+        for at in 0..times.len() {
+            let left = if at % width > 0 { times[at - 1] } else { 0.0 };
+            let above = if at >= width { times[at - width] } else { 0.0 };
+            times[at] = times[at].max(left).max(above);
+        }
+        let extrapolated = found.iter().map(|(_, ground)| *ground == Ground::Extrapolated).collect();
+        Some(Self { batches, contexts, times, extrapolated })
     }
 
     /// Nanoseconds of one operation, and what they rest on. Beyond the last node the last slope goes on, below the first

@@ -210,10 +210,12 @@ fn a_grid_is_linear_in_context_and_rises_as_the_measurements_do() {
 fn deepep_beyond_two_nodes_follows_from_one_and_two() {
     // DeepEP, low latency, 128 tokens, hidden 7168, top 8: 103.7 us on one node (AIConfigurator), 290, 410 and 471 us on
     // 2, 4 and 8 (SemiAnalysis).
-    let at = |nodes| across_nodes(103.7, 2, 290.0, nodes).unwrap();
+    let at = |nodes| across_nodes(103.7, 2, 290.0, nodes).unwrap().0;
     assert!((at(1) - 103.7).abs() < 1e-9 && (at(2) - 290.0).abs() < 1e-9);
     assert!((at(4) / 410.0 - 1.0).abs() < 0.2, "{}", at(4));
     assert!((at(8) / 471.0 - 1.0).abs() < 0.2, "{}", at(8));
+    let grounds = [1, 2, 4, 8].map(|nodes| across_nodes(103.7, 2, 290.0, nodes).unwrap().1.name());
+    assert_eq!(grounds, ["calibrated", "calibrated", "extrapolated", "extrapolated"]);
     assert_eq!(across_nodes(100.0, 1, 290.0, 4), None);
     assert_eq!(across_nodes(100.0, 2, 290.0, 0), None);
 }

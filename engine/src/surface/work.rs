@@ -76,6 +76,21 @@ impl Work {
         (memory.max(link).max(self.flops / self.rate(peaks)) * 1e9).max(self.nominal_ns).max(1e-3)
     }
 
+    /// The time of its bytes alone at peak rates, those on links included.
+    pub fn memory_ns(&self, peaks: &Peaks) -> f64 {
+        (self.bytes / peaks.memory_bytes_per_s).max(self.link_bytes / peaks.link_bytes_per_s) * 1e9
+    }
+
+    /// The time of its operations alone at peak rates.
+    pub fn arithmetic_ns(&self, peaks: &Peaks) -> f64 {
+        self.flops / self.rate(peaks) * 1e9
+    }
+
+    /// Whether its bytes and operations are known, so that it can be carried over to other rates.
+    pub fn is_known(&self) -> bool {
+        self.nominal_ns <= 0.0
+    }
+
     /// The time that no kernel can be below: bytes beyond the cache over bandwidth. Zero on a device of unknown rates.
     /// Arithmetic sets no bound: clocks rise above those of the data sheet.
     pub fn bound_ns(&self, peaks: &Peaks) -> f64 {

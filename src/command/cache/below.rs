@@ -267,7 +267,7 @@ pub(super) fn pages(args: &Args, share: f64) -> Result<Workload> {
 /// The model on so many accelerators, or on the fewest (a power of two) that hold its weights.
 fn placed(model: &engine::model::Model, machine: &Machine, tensor: Option<u32>) -> Result<Plan> {
     let shape = shape(&Stack::parse("full")?, model)?;
-    let on = |tensor: u32| plan(model, &shape, machine, model.weights, Parallel { tensor, instances: 1 });
+    let on = |tensor: u32| plan(model, &shape, machine, model.weights, Parallel::tensor(tensor));
     if let Some(tensor) = tensor {
         return on(tensor);
     }

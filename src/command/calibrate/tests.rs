@@ -38,7 +38,7 @@ fn samples_become_surfaces_that_can_be_validated() {
     // Rows are predicted from the others, by kernel and number format.
     let against = |files: Vec<String>| {
         let output = Some(folder.path().join("validation.csv"));
-        kernels::run(&kernels::Args { files, surfaces: Some(into.clone()), output }).unwrap();
+        kernels::run(&kernels::Args { files, surfaces: Some(into.clone()), split: None, output }).unwrap();
         std::fs::read_to_string(folder.path().join("validation.csv")).unwrap()
     };
     let from_files = against(args(&["op_parquet/generation_attention_perf.parquet"], &into).files);
@@ -55,6 +55,6 @@ fn what_has_no_operations_is_refused() {
     assert!(error.to_string().contains("expected measured operations"), "{error}");
     let empty = folder.path().join("empty");
     std::fs::create_dir(&empty).unwrap();
-    let none = kernels::Args { files: Vec::new(), surfaces: Some(empty), output: None };
+    let none = kernels::Args { files: Vec::new(), surfaces: Some(empty), split: None, output: None };
     assert!(kernels::run(&none).unwrap_err().to_string().contains("expected surfaces, found none"));
 }

@@ -7,12 +7,12 @@
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float64Array, RecordBatch, StringArray, UInt32Array};
-use engine::cost::{Field, Plan, plan};
+use engine::cost::{Field, Plan};
 use engine::error::Result;
 use engine::machine::{Machine, Sourced};
 use engine::model::Certainty;
 
-use super::{Figures, Placed, Steps, Subject, bound_by, figure, names, ns, priced, word_column};
+use super::{Figures, Placed, Source, Steps, Subject, bound_by, figure, names, ns, priced, word_column};
 
 /// What is multiplied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,15 +75,20 @@ impl Resource {
 }
 
 /// The table, one batch of rows per machine, resource and factor.
-pub(super) fn table(subject: &Subject, placed: &[Placed], steps: &Steps) -> Result<Vec<RecordBatch>> {
+pub(super) fn table(
+    source: &mut Source,
+    subject: &Subject,
+    placed: &[Placed],
+    steps: &Steps,
+) -> Result<Vec<RecordBatch>> {
     let mut batches = Vec::new();
     for placed in placed {
         for resource in RESOURCES {
-            let varied = |factor: &f64| {
+            let mut varied = |factor: &f64| {
                 let machine = resource.times(&placed.machine, *factor);
-                plan(&subject.model, &subject.shape, &machine, subject.dtype, placed.parallel)
+                source.plan(subject, &machine, placed.parallel)
             };
-            let plans: Vec<Plan> = FACTORS.iter().map(varied).collect::<Result<_>>()?;
+            let plans: Vec<Plan> = FACTORS.iter().map(&mut varied).collect::<Result<_>>()?;
             let outcomes = outcomes(resource, &plans, steps)?;
             for ((factor, plan), outcome) in FACTORS.iter().zip(&plans).zip(&outcomes) {
                 let base = outcomes.first().unwrap_or(outcome);

@@ -12,7 +12,14 @@ fn args(model: &str, machines: &[&str], batch: &str, context: &str) -> Args {
         batch: batch.to_owned(),
         context: context.to_owned(),
         tensor_parallel: None,
+        data_parallel: 1,
+        expert_parallel: 1,
+        pipeline_parallel: 1,
+        speculative: None,
         weights: None,
+        engine: None,
+        surfaces: None,
+        closed_form: false,
         spec: false,
         shown: Shown { format: "auto".to_owned(), output: None, max_rows: None },
     }
@@ -21,7 +28,7 @@ fn args(model: &str, machines: &[&str], batch: &str, context: &str) -> Args {
 fn prepared(args: &Args) -> (Subject, Vec<Placed>, Steps) {
     let subject = subjects(args).unwrap().swap_remove(0);
     let mut failed = None;
-    let placed = place(args, &subject, &mut failed).unwrap();
+    let placed = place(args, &mut Source::of(args).unwrap(), &subject, &mut failed).unwrap();
     assert_eq!(failed, None);
     let steps = Steps::of(&numbers("batch", &args.batch).unwrap(), &numbers("context", &args.context).unwrap());
     (subject, placed, steps)
@@ -65,6 +72,7 @@ fn the_table_is_the_price_of_each_step() {
                     decode_requests: u64::from(batches[row]),
                     kept_tokens: &kept,
                     prefill_tokens: 0,
+                    prefill_requests: 0,
                     prefill_rows: 0,
                     prefill_pairs: &vec![0.0; groups],
                     prefill_context: &vec![0; groups],
@@ -105,7 +113,7 @@ fn the_fewest_accelerators_that_hold_the_weights_are_taken() {
     wide.weights = Some("bf16".to_owned());
     let subject = subjects(&wide).unwrap().swap_remove(0);
     let mut failed = None;
-    let placed = place(&wide, &subject, &mut failed).unwrap();
+    let placed = place(&wide, &mut Source::of(&wide).unwrap(), &subject, &mut failed).unwrap();
     assert_eq!(placed.iter().map(|placed| placed.machine.name.as_str()).collect::<Vec<_>>(), ["h200"]);
     assert!(failed.unwrap().to_string().contains("the weights take"));
 }
@@ -116,7 +124,7 @@ fn the_fewest_accelerators_that_hold_the_weights_are_taken() {
 fn a_specification_delivers_at_most_what_it_says() {
     let args = args("llama-3.1-70b", &["h200"], "1,64", "1k,100k");
     let (subject, placed, steps) = prepared(&args);
-    let tables = spec::table(&subject, &placed, &steps).unwrap();
+    let tables = spec::table(&mut Source::of(&args).unwrap(), &subject, &placed, &steps).unwrap();
     assert_eq!(tables.len(), 4 * 5);
     let mut last: Option<(String, Vec<f64>)> = None;
     for table in &tables {
@@ -168,8 +176,30 @@ fn a_lower_tier_is_a_booth_of_the_table() {
     assert_eq!(texts(&found, "bound_by"), ["tier"]);
     let last = |name: &str| {
         let of = |table: &RecordBatch| texts(table, "resource") == [name];
-        let tables = spec::table(&subject, &placed, &steps).unwrap();
+        let tables = spec::table(&mut Source::of(&args).unwrap(), &subject, &placed, &steps).unwrap();
         reals(tables.iter().rfind(|table| of(table)).unwrap(), "delivered")[0]
     };
     assert!(last("link") > 1.7 && last("compute") < 1.05);
+}
+
+/// A step on a measured machine rests on measurements, and on none in closed form or on a machine that nobody has measured.
+#[test]
+fn measured_machines_are_priced_by_what_was_measured() {
+    let rests = |args: &Args| {
+        let (subject, placed, steps) = prepared(args);
+        let found = table(&subject, &placed, &steps).unwrap().swap_remove(0);
+        (reals(&found, "calibrated_ratio")[0], reals(&found, "extrapolated_ratio")[0])
+    };
+    let plain = args("llama-3.1-8b", &["h100"], "64", "4k");
+    let (calibrated, extrapolated) = rests(&plain);
+    // What is left: the host, norms and activations, and the vocabulary, which is wider than any measured product.
+    assert!(calibrated > 0.8 && extrapolated < 0.06, "{calibrated} {extrapolated}");
+    assert_eq!(rests(&Args { closed_form: true, ..args("llama-3.1-8b", &["h100"], "64", "4k") }), (0.0, 0.0));
+    assert_eq!(rests(&args("llama-3.1-8b", &["vera-rubin"], "64", "4k")), (0.0, 0.0));
+    let (calibrated, extrapolated) = rests(&args("llama-3.1-8b", &["gb300"], "64", "4k"));
+    assert!(calibrated.abs() < 1e-12 && extrapolated > 0.7, "{calibrated} {extrapolated}");
+    let (calibrated, extrapolated) = rests(&args("llama-3.1-8b", &["h100*hbm_bw=2"], "64", "4k"));
+    assert!(calibrated.abs() < 1e-12 && extrapolated > 0.7, "{calibrated} {extrapolated}");
+    let wrong = Args { engine: Some("vlm".to_owned()), ..args("llama-3.1-8b", &["h100"], "64", "4k") };
+    assert!(Source::of(&wrong).err().unwrap().to_string().contains("unknown engine `vlm`"));
 }

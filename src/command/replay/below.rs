@@ -15,16 +15,16 @@ use engine::schema::canonical::REQUESTS;
 use engine::workload::Workload;
 use rayon::prelude::*;
 
-use crate::embedded;
 use crate::scenario::load_fabric;
 use crate::store::Store;
 
-/// What the baseline's money would do on other hierarchies and fabrics; the fabrics are those of which the price is known.
+/// The fabrics that are compared at equal cost: a plane against layers. Of the others no price is known, or it is the same.
+const FABRICS: [&str; 2] = ["flat", "layered"];
+
+/// What the baseline's money would do on other hierarchies and fabrics.
 /// Without rows where the baseline failed.
 pub(super) fn equal_cost(run: &Run<'_>) -> Result<Vec<RecordBatch>> {
-    let fabrics: Result<Vec<Fabric>> = embedded::FABRICS.iter().map(|(name, _)| load_fabric(name)).collect();
-    let fabrics: Vec<Fabric> =
-        fabrics?.into_iter().filter(|fabric| fabric.usd_per_accelerator_hour().is_some()).collect();
+    let fabrics: Vec<Fabric> = FABRICS.into_iter().map(load_fabric).collect::<Result<_>>()?;
     let mut rows = Vec::new();
     for (number, (scenario, found)) in run.scenarios.iter().zip(run.found).enumerate() {
         if let (true, Ok(found)) = (scenario.is_baseline, found) {

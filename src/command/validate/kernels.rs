@@ -2,6 +2,7 @@
 //!
 //! A row that a surface holds itself is predicted without it, so that the table of errors means the same for rows that
 //! the surfaces were fitted to and for rows that they have never seen. Without files, the surfaces' own points are tried.
+//! With `--split` no surface is asked: three quarters of the rows of each table are fitted anew, and judged by the other one.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,7 +10,7 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float64Array, RecordBatch, StringArray, UInt64Array};
 use engine::error::{Error, Result};
-use engine::surface::{Errors, Ground, Key, Scratch, errors, left_out, work};
+use engine::surface::{Errors, Ground, Key, Rows, Scratch, errors, fit, left_out, work};
 use rayon::prelude::*;
 
 use crate::command::{Exit, format_of, print, talk};
@@ -31,6 +32,9 @@ pub struct Args {
     /// A folder of surfaces, as `kvtoll calibrate` writes it; the shipped ones if not given
     #[arg(long, value_name = "DIR")]
     pub surfaces: Option<PathBuf>,
+    /// Fit three quarters of each table's rows, drawn by this seed, and judge the fit by the others; needs files
+    #[arg(long, value_name = "SEED", conflicts_with = "surfaces", requires = "files")]
+    pub split: Option<u64>,
     /// Write the table to a file, by its name as csv, tsv, ndjson, json, md or parquet
     #[arg(long, value_name = "PATH")]
     pub output: Option<PathBuf>,
@@ -89,7 +93,7 @@ pub fn run(args: &Args) -> Result<Exit> {
         .collect();
     let wanted = wanted()?;
     print(&[table(&lines, &wanted)?], format_of("auto", args.output.as_deref())?, Some(0), args.output.as_deref())?;
-    talk::note(&summary(&lines, &wanted));
+    talk::note(&summary(&lines, &wanted, args.split));
     Ok(Exit::Done)
 }
 
@@ -119,9 +123,49 @@ fn try_file(args: &Args, path: &str) -> Result<Vec<(Name, Tried)>> {
     let mut library = Library::of(args.surfaces.as_deref());
     let mut tables: BTreeMap<Name, Tried> = BTreeMap::new();
     for measured in surfaces::read(path)? {
-        try_rows(&mut library, &measured, &mut tables)?;
+        match args.split {
+            Some(seed) => try_split(&measured, seed, &mut tables)?,
+            None => try_rows(&mut library, &measured, &mut tables)?,
+        }
     }
     Ok(tables.into_iter().collect())
+}
+
+/// Whether a row is judged and not fitted: one in four, by its number and the seed (the finalizer of `SplitMix64`).
+fn is_judged(seed: u64, row: usize) -> bool {
+    let mut bits = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(row as u64 + 1);
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (bits ^ (bits >> 31)).is_multiple_of(4)
+}
+
+/// Fits three quarters of the rows and predicts the others.
+fn try_split(measured: &Measured, seed: u64, tables: &mut BTreeMap<Name, Tried>) -> Result<()> {
+    let device = surfaces::device(&measured.device, None)?;
+    let mut parts = [Rows::default(), Rows::default()];
+    let rows = measured.rows.key.iter().zip(&measured.rows.shapes).zip(&measured.rows.latency_ns);
+    for (row, ((key, shape), latency)) in rows.enumerate() {
+        parts[usize::from(is_judged(seed, row))].push(&measured.rows.keys[*key], *shape, *latency);
+    }
+    let [fitted, judged] = parts;
+    if fitted.is_empty() {
+        return Ok(());
+    }
+    let surface = fit(&measured.op, &fitted, device.peaks)?.surface;
+    let groups: Vec<Option<usize>> = judged.keys.iter().map(|key| surface.group(key)).collect();
+    let mut scratch = Scratch::default();
+    for ((key, shape), latency) in judged.key.iter().zip(&judged.shapes).zip(&judged.latency_ns) {
+        let name = table_of(&device.name, &measured.framework, &measured.op, &judged.keys[*key]);
+        let table = tables.entry(name).or_default();
+        match groups[*key].and_then(|group| surface.evaluate(group, shape, &mut scratch)) {
+            Some(estimate) => {
+                table.outside += usize::from(estimate.ground == Ground::Extrapolated);
+                table.logarithms.push((estimate.time_ns / latency).ln());
+            }
+            None => table.missing += 1,
+        }
+    }
+    Ok(())
 }
 
 fn try_rows(library: &mut Library, measured: &Measured, tables: &mut BTreeMap<Name, Tried>) -> Result<()> {
@@ -217,17 +261,18 @@ fn table(lines: &[(Name, Tried, Errors)], wanted: &[Wanted]) -> Result<RecordBat
     ])?)
 }
 
-fn summary(lines: &[(Name, Tried, Errors)], wanted: &[Wanted]) -> String {
+fn summary(lines: &[(Name, Tried, Errors)], wanted: &[Wanted], split: Option<u64>) -> String {
     let judged: Vec<bool> = lines
         .iter()
         .filter(|(.., errors)| errors.rows > 0)
         .filter_map(|(name, _, errors)| wanted_of(name, wanted).map(|wanted| meets(errors, wanted)))
         .collect();
     let good = judged.iter().filter(|good| **good).count();
-    format!(
-        "{good} of {} tables with a baseline are as wanted; rows that a surface holds were predicted without them",
-        judged.len()
-    )
+    let how = match split {
+        Some(_) => "a quarter of the rows was predicted from the other three",
+        None => "rows that a surface holds were predicted without them",
+    };
+    format!("{good} of {} tables with a baseline are as wanted; {how}", judged.len())
 }
 
 #[cfg(test)]
@@ -243,7 +288,7 @@ mod tests {
             let (device, framework, op) = &wanted.name;
             let errors = if op == "nccl" {
                 // Each collective is a surface of its own.
-                let args = Args { files: Vec::new(), surfaces: None, output: None };
+                let args = Args { files: Vec::new(), surfaces: None, split: None, output: None };
                 let of_nccl = ["all_gather", "all_reduce", "all_to_all", "reduce_scatter"].map(|op| {
                     let tried = try_own(&args, &surfaces::name(device, framework, op)).unwrap();
                     tried.into_iter().filter(|(name, _)| name.2 == "nccl").flat_map(|(_, tried)| tried.logarithms)
@@ -255,6 +300,15 @@ mod tests {
             let limits = (wanted.median, wanted.p90);
             assert!(meets(&errors, &wanted), "{:?}: {errors:?}, wanted {limits:?}", wanted.name);
         }
+    }
+
+    #[test]
+    fn a_quarter_is_judged_and_seeds_differ() {
+        let judged = |seed: u64| (0..10_000).filter(|row| is_judged(seed, *row)).collect::<Vec<_>>();
+        let (one, two) = (judged(1), judged(2));
+        assert!((2400..2600).contains(&one.len()) && (2400..2600).contains(&two.len()));
+        let both = one.iter().filter(|row| two.contains(row)).count();
+        assert!((550..700).contains(&both), "{both}");
     }
 
     #[test]

@@ -10,12 +10,14 @@ use arrow::buffer::NullBuffer;
 use arrow::datatypes::{DataType, Field, Fields, Int64Type};
 use datafusion::common::DataFusionError;
 use datafusion::logical_expr::{ColumnarValue, ScalarUDF, Volatility, create_udf};
-use engine::cost::{Batch, Plan, StepCost, fewest, price};
+use engine::cost::{Batch, Plan, StepCost, fewest, measure, price};
 use engine::error::{Error, Result};
 use engine::policy::{Shape, Stack, shape};
+use engine::serving::RULES;
 
 use super::through;
 use crate::scenario::{load_machine, load_model};
+use crate::surfaces::{Library, framework};
 
 type Found<T> = std::result::Result<T, DataFusionError>;
 
@@ -129,11 +131,14 @@ fn step_cost_of(args: &[ColumnarValue]) -> Found<ColumnarValue> {
     Ok(ColumnarValue::Array(Arc::new(columns(&steps)?)))
 }
 
-/// The plan of a model under a policy on the fewest accelerators of a machine that hold the weights, and their number.
+/// The plan of a model under a policy on the fewest accelerators of a machine that hold the weights, and their number; what
+/// was measured on the machine under the first engine counts, as in `kvtoll cost`.
 fn planned([model, machine, policy]: &[String; 3]) -> Result<(u32, Plan)> {
-    let model = load_model(model)?;
+    let (model, machine) = (load_model(model)?, load_machine(machine)?);
     let shape = shape(&Stack::parse(policy)?, &model)?;
-    let (parallel, plan) = fewest(&model, &shape, &load_machine(machine)?, model.weights)?;
+    let (parallel, mut plan) = fewest(&model, &shape, &machine, model.weights)?;
+    let measured = Library::of(None).measured(&machine, framework(RULES[0].name), &model, parallel)?;
+    measure(&mut plan, &model, &machine, model.weights, &measured);
     Ok((parallel.tensor, plan))
 }
 
@@ -147,6 +152,7 @@ fn step(plan: &Plan, accelerators: u32, batch: u32, context: u32) -> Step {
             decode_requests: u64::from(batch),
             kept_tokens: &kept,
             prefill_tokens: 0,
+            prefill_requests: 0,
             prefill_rows: 0,
             prefill_pairs: &zeros,
             prefill_context: &none,

@@ -32,7 +32,7 @@ proptest! {
             (0..plans[0].lanes()).map(|lane| rows.iter().map(|row| row[lane]).collect()).collect();
         let columns: Vec<&[u64]> = lanes.iter().map(Vec::as_slice).collect();
         let demand = Demand { decode_requests: &requests, kept_tokens: &columns };
-        let mut out: Vec<[Vec<f64>; 17]> = plans.iter().map(|_| std::array::from_fn(|_| vec![7.0])).collect();
+        let mut out: Vec<[Vec<f64>; 19]> = plans.iter().map(|_| std::array::from_fn(|_| vec![7.0])).collect();
         price_columns(&plans, &demand, Field::ALL, &mut out).unwrap();
         for (plan, out) in plans.iter().zip(&out) {
             prop_assert!(out.iter().all(|column| column.len() == steps.len()));

@@ -4,7 +4,7 @@
 //! thinking. Each turn that adds thinking takes the one before out, so that the prefix breaks there. Thinking inside a
 //! turn of kind `unknown` cannot be told apart and stays.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 use super::{Edit, IN_CLIENT, Kind, rewrite};
 use crate::error::Result;
@@ -27,7 +27,7 @@ pub(in crate::policy) static KIND: Stage = Stage {
 
 fn apply(args: &Args, trace: &crate::session::Trace) -> Result<super::Changed> {
     let keep = args.count("keep", 0, u32::MAX)? as usize;
-    rewrite(trace, |cleared: &mut HashSet<u32>, draft| {
+    rewrite(trace, |cleared: &mut BTreeSet<u32>, draft| {
         let thinking = draft.pieces.iter().filter(|piece| draft.kind(piece) == Kind::Thinking);
         let mut born: Vec<u32> = thinking.map(|piece| draft.content(piece).born).collect();
         born.sort_unstable();

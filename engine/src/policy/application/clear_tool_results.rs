@@ -4,7 +4,7 @@
 //! few go, oldest first; the prefix breaks at the first of them. Defaults of trigger and keep come from a client library's
 //! documents; the length of a note is assumed. Results inside a turn of kind `unknown` cannot be told apart and stay.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 use super::{Draft, Edit, Form, IN_CLIENT, Kind, Piece, rewrite};
 use crate::error::Result;
@@ -47,7 +47,7 @@ fn settings(args: &Args) -> Result<(u32, usize, u32, u32)> {
 
 fn apply(args: &Args, trace: &crate::session::Trace) -> Result<super::Changed> {
     let (trigger, keep, least, note) = settings(args)?;
-    rewrite(trace, |cleared: &mut HashSet<u32>, draft| {
+    rewrite(trace, |cleared: &mut BTreeSet<u32>, draft| {
         replace(draft, cleared, note);
         if draft.tokens() > trigger && clear(draft, cleared, keep, (least, note)) {
             draft.action = Some("cleared tool results");
@@ -57,7 +57,12 @@ fn apply(args: &Args, trace: &crate::session::Trace) -> Result<super::Changed> {
 }
 
 /// Clears all results but the newest `keep`, if that frees enough.
-pub(super) fn clear(draft: &mut Draft<'_>, cleared: &mut HashSet<u32>, keep: usize, (least, note): (u32, u32)) -> bool {
+pub(super) fn clear(
+    draft: &mut Draft<'_>,
+    cleared: &mut BTreeSet<u32>,
+    keep: usize,
+    (least, note): (u32, u32),
+) -> bool {
     let is_result = |piece: &&Piece| draft.kind(piece) == Kind::ToolResult && piece.form == Form::Verbatim;
     let mut results: Vec<(u32, u32)> = Vec::new();
     for piece in draft.pieces.iter().filter(is_result) {
@@ -79,7 +84,7 @@ pub(super) fn clear(draft: &mut Draft<'_>, cleared: &mut HashSet<u32>, keep: usi
 }
 
 /// Puts notes in place of what was cleared.
-pub(super) fn replace(draft: &mut Draft<'_>, cleared: &HashSet<u32>, note: u32) {
+pub(super) fn replace(draft: &mut Draft<'_>, cleared: &BTreeSet<u32>, note: u32) {
     for piece in &mut draft.pieces {
         if piece.form == Form::Verbatim && piece.tokens > note && cleared.contains(&piece.content) {
             *piece = Piece { start: 0, tokens: note, form: Form::Placeholder, ..*piece };

@@ -9,7 +9,7 @@
 //! logged one (POLICIES 5.1); lengths of summary and instruction are assumed. Up to five files of at most 5,000 tokens come
 //! back according to its documents; tool results stand for files here, as far as the trace tells which pieces are some.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 use super::{Draft, Edit, Fate, Form, IN_CLIENT, Kind, Piece, Role, rewrite};
 use crate::error::Result;
@@ -64,7 +64,7 @@ impl Settings {
 #[derive(Default)]
 struct State {
     /// What the summary tells of.
-    gone: HashSet<u32>,
+    gone: BTreeSet<u32>,
     /// The summary and what came back behind it.
     instead: Vec<Piece>,
 }
@@ -114,7 +114,7 @@ fn compact(draft: &mut Draft<'_>, state: &mut State, settings: &Settings) {
     let summary = draft.add(Kind::Summary, settings.summary);
     let is_back = |content: u32| back.iter().any(|piece| piece.content == content);
     draft.mark(past.iter().map(|piece| piece.content).filter(|content| !is_back(*content)), Fate::Summarised);
-    let gone: HashSet<u32> = past.iter().map(|piece| piece.content).collect();
+    let gone: BTreeSet<u32> = past.iter().map(|piece| piece.content).collect();
     draft.pieces.retain(|piece| !gone.contains(&piece.content));
     state.gone.extend(gone);
     state.instead = std::iter::once(summary).chain(back).collect();

@@ -4,7 +4,7 @@
 //! prefix, and topic files are not. A topic that the trace loads in the first turn is taken out; one that a later turn
 //! reads stays where it is read. Bytes per line and per token are assumed.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 use super::{Edit, IN_CLIENT, Kind, Piece, rewrite};
 use crate::error::Result;
@@ -39,7 +39,7 @@ pub(super) fn loaded_tokens(args: &Args) -> Result<u32> {
 
 fn apply(args: &Args, trace: &crate::session::Trace) -> Result<super::Changed> {
     let loaded = loaded_tokens(args)?;
-    rewrite(trace, |cut: &mut HashSet<u32>, draft| {
+    rewrite(trace, |cut: &mut BTreeSet<u32>, draft| {
         let mut left = loaded;
         let mut gone = Vec::new();
         let mut kept = Vec::with_capacity(draft.pieces.len());

@@ -4,7 +4,7 @@
 //! (POLICIES 5.1: after more than 60 minutes old results become a fixed text); pause, how many results stay and the length
 //! of the note are assumed. The variant that edits a server's cache without breaking the prefix is not modelled.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 use super::clear_tool_results::{clear, replace};
 use super::{Edit, IN_CLIENT, rewrite};
@@ -36,7 +36,7 @@ fn settings(args: &Args) -> Result<(i64, usize, u32)> {
 
 fn apply(args: &Args, trace: &crate::session::Trace) -> Result<super::Changed> {
     let (idle, keep, note) = settings(args)?;
-    rewrite(trace, |cleared: &mut HashSet<u32>, draft| {
+    rewrite(trace, |cleared: &mut BTreeSet<u32>, draft| {
         replace(draft, cleared, note);
         if draft.turn.idle_ns.is_some_and(|pause| pause > idle) && clear(draft, cleared, keep, (0, note)) {
             draft.action = Some("cleared tool results after a pause");

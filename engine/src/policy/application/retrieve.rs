@@ -3,7 +3,7 @@
 //! Passages stand in the order of their rank, which is how retrieval puts them; a trace does not say so. Passages that
 //! earlier turns brought in stay as they were chosen then.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 
 use super::{Edit, IN_CLIENT, Kind, rewrite};
 use crate::error::Result;
@@ -26,7 +26,7 @@ pub(in crate::policy) static KIND: Stage = Stage {
 
 fn apply(args: &Args, trace: &crate::session::Trace) -> Result<super::Changed> {
     let top = args.count("top", 0, u32::MAX)?;
-    rewrite(trace, |left_out: &mut HashSet<u32>, draft| {
+    rewrite(trace, |left_out: &mut BTreeSet<u32>, draft| {
         let mut seen: HashMap<u32, u32> = HashMap::new();
         let mut gone = Vec::new();
         let contents = &*draft.contents;

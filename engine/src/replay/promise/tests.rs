@@ -82,6 +82,7 @@ fn found(plan: crate::cost::Plan, outcome: Outcome) -> Found {
         shape: crate::policy::Shape { groups: Vec::new(), eviction_is_private: true },
         plan,
         prefill: None,
+        below: None,
         outcome,
         price: crate::prices::Price {
             machine: "toy".to_owned(),

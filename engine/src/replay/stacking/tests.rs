@@ -1,7 +1,7 @@
 use std::path::{Path, PathBuf};
 
 use super::*;
-use crate::cost::Parallel;
+use crate::cost::{Measured, Parallel};
 use crate::model::WeightDtype;
 use crate::replay::{Mode, Source, replay, toll, toll_of};
 use crate::serving::{RULES, Routing, Traffic};
@@ -27,10 +27,13 @@ fn scenario(name: &str, policy: &str, machine_name: &str) -> Scenario {
         mode: Mode::Live(Traffic::Open),
         routing: Routing::RoundRobin,
         prefill: None,
+        placement: None,
         kv_blocks: None,
         rules: RULES[0],
         rate: 1.0,
-        parallel: Parallel { tensor: 1, instances: 1 },
+        parallel: Parallel::default(),
+        speculative: None,
+        measured: Measured::default(),
         dtype: WeightDtype::Bf16,
         prices: prices::parse(&book_text, &book_origin).unwrap(),
         tariff: None,

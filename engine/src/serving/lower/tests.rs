@@ -70,3 +70,37 @@ fn placements_are_typed() {
         assert!(said.contains(part), "{text}: {said}");
     }
 }
+
+fn served(below: Option<&Tiers>) -> crate::serving::Outcome {
+    use crate::serving::{Pool, RULES, Role, Routing, Setup, Traffic, serve};
+    // A prompt of 96 tokens, another that pushes it out of a memory of 128, and the first again.
+    let workload = crate::test_kit::toy_workload(&[(0, 96, 2, 0), (900, 96, 2, 1), (900, 96, 2, 0)]);
+    let plan = toy_plan(&[Keep::ALL], 128);
+    let pools = [Pool { plan: &plan, instances: 1, role: Role::Both }];
+    let (traffic, routing) = (Traffic::Open, Routing::RoundRobin);
+    serve(&Setup { pools: &pools, traffic, routing, rules: &RULES[0], handover: None, below }, &workload)
+}
+
+#[test]
+fn a_memory_below_shortens_prefills_and_takes_its_fetch() {
+    let roomy = |decide, rate| {
+        let mut rules = tiers(decide, &[(rate, 7.0)]);
+        rules.tiers[0].capacity_bytes = None;
+        rules
+    };
+    let (without, fast) = (served(None), roomy(Decide::BreakEven, 1.0));
+    let with = served(Some(&fast));
+    assert_eq!(without.served[2].far_hit_tokens, 0);
+    // All but the last block come back: five blocks of 16 tokens, of three units of 32 that are fetched.
+    assert_eq!((with.served[2].hit_tokens, with.served[2].far_hit_tokens > 0), (80, true));
+    assert_eq!(with.served[2].hit_tokens + with.served[2].computed_tokens, 96);
+    assert!(with.served[2].ttft_ns < without.served[2].ttft_ns);
+    // The step waits for its fetch, and says how long and for how many bytes.
+    let sum =
+        |of: fn(&crate::cost::StepCost) -> f64| with.stretches.iter().map(|stretch| of(&stretch.cost)).sum::<f64>();
+    let fetched = sum(|cost| cost.tier_bytes);
+    assert!(fetched > 0.0 && (sum(|cost| cost.tier) - (7.0 + fetched)).abs() < 1e-9);
+    // A slow way is left alone where that pays, and moves time where it must be taken.
+    assert_eq!(served(Some(&roomy(Decide::BreakEven, 1e-6))), without);
+    assert!(served(Some(&roomy(Decide::Always, 1e-6))).served[2].ttft_ns > without.served[2].ttft_ns);
+}

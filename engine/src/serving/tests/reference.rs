@@ -556,6 +556,7 @@ impl<'a> Replay<'a> {
             decode_requests: decoding.len() as u64,
             kept_tokens: &kept,
             prefill_tokens: chunks.iter().map(|chunk| u64::from(chunk.1)).sum(),
+            prefill_requests: chunks.len() as u64,
             prefill_rows: chunks.iter().filter(ends).count() as u64,
             prefill_pairs: &pairs,
             prefill_context: &read,

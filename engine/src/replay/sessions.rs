@@ -1,0 +1,438 @@
+//! The rows about sessions: turns, what the application's stages did to them, what they pay, how far they get, what they
+//! remember, and how the KV of idle ones is kept.
+//!
+//! Scenarios whose requests name no sessions of several turns have none of these rows, unless a stage acted on them.
+
+use arrow::array::RecordBatch;
+
+use super::{Found, Mode, Run, Scenario, Source};
+use crate::api::ApiPrices;
+use crate::cache::{self, Trace as Accesses, trace::Sessions};
+use crate::error::Result;
+use crate::model::Certainty;
+use crate::policy::application::Effect;
+use crate::schema::result::{
+    CONTEXT_EDITS, SESSION_COSTS, SESSION_KEEPING, SESSION_MEMORY, SESSION_SPAN, SESSION_TURNS,
+};
+use crate::schema::{Cell, Table, batch_of_rows};
+use crate::serving::Rules;
+use crate::session::reuse::found_tokens;
+use crate::session::toll::{ByTurn, alone, break_even, break_even_by_formula, by_turn, charged, extra_of, own_rates};
+use crate::session::{Trace, memory, span};
+use crate::workload::Workload;
+
+/// Rules for the KV of idle sessions that are compared.
+const KEEPING: [&str; 5] = ["lru", "ttl(idle=5min)", "ttl(idle=60min)", "session", "session(ended=yes)"];
+
+/// A scenario with its requests as recorded and as served.
+struct Pair<'a> {
+    number: u32,
+    scenario: &'a Scenario,
+    found: &'a Found,
+    recorded: (&'a Trace, &'a Workload),
+    served: (&'a Trace, &'a Workload),
+    effects: &'a [Effect],
+    /// Which sessions get rows.
+    shown: Vec<bool>,
+}
+
+/// The tables about sessions with their rows.
+///
+/// # Errors
+/// Only a table that does not fit its schema, which is a bug.
+pub(super) fn tables(
+    run: &Run<'_>,
+    done: &[(u32, &Scenario, &Found)],
+) -> Result<Vec<(&'static Table, Vec<RecordBatch>)>> {
+    let pairs: Vec<Pair<'_>> =
+        done.iter().filter_map(|(at, scenario, found)| pair(run, *at, scenario, found)).collect();
+    let baseline = done.iter().find(|(_, scenario, _)| scenario.is_baseline);
+    let baseline = baseline.map(|(_, scenario, found)| (*scenario, *found));
+    let each = |table: &'static Table, of: &dyn Fn(&Pair<'_>) -> Result<Vec<Vec<Cell>>>| -> Result<_> {
+        let batches: Result<Vec<_>> = pairs.iter().map(|pair| batch_of_rows(table, &of(pair)?)).collect();
+        Ok((table, batches?))
+    };
+    Ok(vec![
+        each(&SESSION_TURNS, &|pair| Ok(turns(pair)))?,
+        each(&CONTEXT_EDITS, &|pair| Ok(edits(pair)))?,
+        each(&SESSION_COSTS, &|pair| Ok(costs(pair, run.api_prices)))?,
+        each(&SESSION_SPAN, &|pair| Ok(spans(pair, baseline)))?,
+        each(&SESSION_MEMORY, &|pair| Ok(memories(pair)))?,
+        each(&SESSION_KEEPING, &keeping)?,
+    ])
+}
+
+fn pair<'a>(run: &Run<'a>, number: u32, scenario: &'a Scenario, found: &'a Found) -> Option<Pair<'a>> {
+    let served: &'a Source = &run.sources[scenario.workload];
+    let (recorded, effects) = match &served.edited {
+        Some((origin, effects)) => (&run.sources[*origin], effects.as_slice()),
+        None => (served, &[][..]),
+    };
+    let mut shown: Vec<bool> = recorded.trace.as_ref()?.sessions.iter().map(|session| session.turns > 1).collect();
+    for effect in effects {
+        shown[effect.session as usize] = true;
+    }
+    (scenario.mode != Mode::Captured && shown.contains(&true)).then_some(Pair {
+        number,
+        scenario,
+        found,
+        recorded: (recorded.trace.as_ref()?, &recorded.workload),
+        served: (served.trace.as_ref()?, &served.workload),
+        effects,
+        shown,
+    })
+}
+
+impl Pair<'_> {
+    fn name(&self, session: usize) -> Option<String> {
+        self.recorded.0.sessions[session].name.clone()
+    }
+
+    fn sessions(&self) -> impl Iterator<Item = usize> {
+        (0..self.shown.len()).filter(|session| self.shown[*session])
+    }
+}
+
+fn turns(pair: &Pair<'_>) -> Vec<Vec<Cell>> {
+    let ((recorded, requests), (served, workload)) = (pair.recorded, pair.served);
+    let found = found_tokens(served, workload, None);
+    let found_before = found_tokens(recorded, requests, None);
+    let mut told = std::collections::HashMap::<u64, [u32; 3]>::new();
+    for effect in pair.effects {
+        let sums = told.entry(effect.request_id).or_default();
+        for (sum, more) in sums.iter_mut().zip([effect.removed_tokens, effect.added_tokens, effect.lost_prefix_tokens])
+        {
+            *sum = sum.saturating_add(more);
+        }
+    }
+    let bytes = |prompt: u32, output: u32| {
+        pair.found.plan.footprint(prompt, prompt.saturating_add(output.saturating_sub(1)), true)
+    };
+    let shown = served.turns.iter().enumerate().filter(|(_, turn)| pair.shown[turn.session as usize]);
+    shown
+        .map(|(at, turn)| {
+            let was = turn.recorded.map(|origin| requests.prompt[origin as usize]);
+            let [removed, added, lost] = told.get(&turn.request_id).copied().unwrap_or_default();
+            vec![
+                pair.number.into(),
+                turn.request_id.into(),
+                turn.session.into(),
+                pair.name(turn.session as usize).into(),
+                turn.turn.into(),
+                turn.role.name().into(),
+                turn.arrival_ns.into(),
+                turn.idle_ns.into(),
+                turn.basis.name().into(),
+                was.into(),
+                workload.prompt[at].into(),
+                turn.output.into(),
+                turn.kept_tokens.into(),
+                turn.broke_at_tokens.into(),
+                removed.into(),
+                added.into(),
+                lost.into(),
+                turn.recorded.map(|origin| found_before[origin as usize]).into(),
+                found[at].into(),
+                was.map(|was| bytes(was, turn.output)).into(),
+                bytes(workload.prompt[at], turn.output).into(),
+            ]
+        })
+        .collect()
+}
+
+fn edits(pair: &Pair<'_>) -> Vec<Vec<Cell>> {
+    let stages = pair.scenario.policy.stages();
+    let each = pair.effects.iter().map(|effect| {
+        vec![
+            pair.number.into(),
+            stages[effect.stage].args.text().into(),
+            effect.session.into(),
+            effect.turn.into(),
+            effect.request_id.into(),
+            effect.action.into(),
+            effect.removed_tokens.into(),
+            effect.added_tokens.into(),
+            effect.broke_at_tokens.into(),
+            effect.lost_prefix_tokens.into(),
+            effect.extra_requests.into(),
+            effect.extra_prompt_tokens.into(),
+            effect.extra_output_tokens.into(),
+            Certainty::Assumed.name().into(),
+        ]
+    });
+    each.collect()
+}
+
+/// What requests cost, as recorded and as served, to one payee in one state of the cache.
+struct Bill {
+    payee: String,
+    cache: &'static str,
+    recorded: ByTurn<i64>,
+    served: ByTurn<i64>,
+    /// By session the turns until break-even by the formula.
+    formula: Vec<Option<f64>>,
+    is_time: bool,
+    certainty: Certainty,
+}
+
+fn costs(pair: &Pair<'_>, tariffs: &[ApiPrices]) -> Vec<Vec<Cell>> {
+    let mut bills = own_bills(pair);
+    for tariff in tariffs {
+        bills.extend(tariff_bills(pair, tariff));
+    }
+    let mut rows = Vec::new();
+    for session in pair.sessions() {
+        rows.extend(bills.iter().map(|bill| cost_row(pair, session, bill)));
+    }
+    rows
+}
+
+/// The first action in each session.
+fn first_actions<'a>(pair: &Pair<'a>) -> Vec<Option<&'a Effect>> {
+    let mut first: Vec<Option<&Effect>> = vec![None; pair.shown.len()];
+    for effect in pair.effects.iter().filter(|effect| effect.action.is_some()) {
+        let known = &mut first[effect.session as usize];
+        if known.is_none_or(|known| effect.turn < known.turn) {
+            *known = Some(effect);
+        }
+    }
+    first
+}
+
+fn tariff_bills(pair: &Pair<'_>, tariff: &ApiPrices) -> Vec<Bill> {
+    let ((recorded, requests), (served, workload)) = (pair.recorded, pair.served);
+    let lives = [("warm", Some(None)), ("life", Some(Some(tariff.life_ns))), ("cold", None)];
+    lives
+        .into_iter()
+        .map(|(cache, life)| {
+            let found = |trace: &Trace, workload: &Workload| life.map(|life| found_tokens(trace, workload, life));
+            let before = charged(tariff, requests, found(recorded, requests).as_deref());
+            let after = charged(tariff, workload, found(served, workload).as_deref());
+            let rates = match cache {
+                "warm" => Some(((tariff.written_nusd - tariff.cached_nusd) as f64, tariff.cached_nusd as f64)),
+                "cold" => Some((0.0, tariff.input_nusd as f64)),
+                _ => None,
+            };
+            let formula = first_actions(pair).into_iter().map(|effect| {
+                let (effect, (again, each)) = (effect?, rates?);
+                break_even_by_formula(effect, extra_of(served, &after, effect) as f64, again, each)
+            });
+            Bill {
+                payee: tariff.name.clone(),
+                cache,
+                formula: formula.collect(),
+                recorded: by_turn(recorded, before.into_iter().map(Some)),
+                served: by_turn(served, after.into_iter().map(Some)),
+                is_time: false,
+                certainty: tariff.certainty,
+            }
+        })
+        .collect()
+}
+
+fn own_bills(pair: &Pair<'_>) -> Vec<Bill> {
+    let ((recorded, requests), (served, workload)) = (pair.recorded, pair.served);
+    let plan = &pair.found.plan;
+    let caches = [("warm", true), ("cold", false)];
+    caches
+        .into_iter()
+        .map(|(cache, prefix_cache)| {
+            let rules = Rules { prefix_cache: prefix_cache && pair.scenario.rules.prefix_cache, ..pair.scenario.rules };
+            let (before, after) = (alone(plan, requests, &rules), alone(plan, workload, &rules));
+            let costs: Vec<i64> = after.iter().map(|cost| cost.unwrap_or(0)).collect();
+            let formula = first_actions(pair).into_iter().map(|effect| {
+                let effect = effect.filter(|_| rules.prefix_cache)?;
+                let at = served.turns.iter().position(|turn| turn.request_id == effect.request_id)?;
+                let (prompt, steps) = (f64::from(workload.prompt[at]), f64::from(workload.output[at]));
+                // The middle of what is computed again, which ends with the prompt.
+                let behind = prompt - f64::from(effect.lost_prefix_tokens) / 2.0;
+                let (again, each) = own_rates(plan, behind, steps)?;
+                break_even_by_formula(effect, extra_of(served, &costs, effect) as f64, again, each)
+            });
+            Bill {
+                payee: "own".to_owned(),
+                cache,
+                formula: formula.collect(),
+                recorded: by_turn(recorded, before),
+                served: by_turn(served, after),
+                is_time: true,
+                certainty: plan.certainty,
+            }
+        })
+        .collect()
+}
+
+fn cost_row(pair: &Pair<'_>, session: usize, bill: &Bill) -> Vec<Cell> {
+    let (recorded, served) = (bill.recorded.of(session), bill.served.of(session));
+    let sum = |costs: &[Option<i64>]| costs.iter().try_fold(0_i64, |sum, cost| Some(sum.saturating_add((*cost)?)));
+    let (before, after) = (sum(recorded), sum(served));
+    let usd_per_ns = pair
+        .found
+        .price
+        .usd_per_accelerator_hour
+        .as_ref()
+        .map(|price| price.value * f64::from(pair.scenario.parallel.tensor) / 3600e9);
+    let usd = |cost: Option<i64>| {
+        let factor = if bill.is_time { usd_per_ns } else { Some(1e-9) };
+        cost.zip(factor).map(|(cost, factor)| cost as f64 * factor)
+    };
+    let ns = |cost: Option<i64>| cost.filter(|_| bill.is_time);
+    let saved = before.zip(after).map(|(before, after)| before.saturating_sub(after));
+    let own: Vec<&Effect> = pair.effects.iter().filter(|effect| effect.session as usize == session).collect();
+    let first = own.iter().filter(|effect| effect.action.is_some()).map(|effect| effect.turn).min();
+    let even = first.and_then(|first| break_even(recorded, served, first as usize));
+    let stage = own.iter().map(|_| Certainty::Assumed).next();
+    vec![
+        pair.number.into(),
+        (session as u32).into(),
+        pair.name(session).into(),
+        bill.payee.clone().into(),
+        bill.cache.into(),
+        pair.recorded.0.sessions[session].turns.into(),
+        usd(before).into(),
+        usd(after).into(),
+        usd(saved).into(),
+        ns(before).into(),
+        ns(after).into(),
+        ns(saved).into(),
+        first.into(),
+        own.iter().map(|effect| effect.extra_requests).sum::<u32>().into(),
+        even.into(),
+        bill.formula[session].into(),
+        saved.map(|saved| saved < 0).into(),
+        why(&own, saved, (even, bill.formula[session]), recorded.len()).into(),
+        stage.map_or(bill.certainty, |stage| stage.min(bill.certainty)).name().into(),
+    ]
+}
+
+/// What made a session cheaper or dearer, in words.
+fn why(own: &[&Effect], saved: Option<i64>, (even, formula): (Option<f64>, Option<f64>), turns: usize) -> String {
+    let actions = own.iter().filter(|effect| effect.action.is_some());
+    let Some(first) = actions.clone().map(|effect| effect.turn).min() else {
+        return if own.is_empty() { "no stage acted" } else { "stages acted before this session only" }.to_owned();
+    };
+    let sum = |of: fn(&Effect) -> u64| own.iter().map(|effect| of(effect)).sum::<u64>();
+    let paid = format!(
+        "{} tokens computed and written again, {} put in and {} extra requests ({} tokens read, {} generated)",
+        sum(|effect| effect.lost_prefix_tokens.into()),
+        // What is put in stays in later turns; it is written in the turn of the action.
+        actions.clone().map(|effect| u64::from(effect.added_tokens)).sum::<u64>(),
+        sum(|effect| effect.extra_requests.into()),
+        sum(|effect| effect.extra_prompt_tokens),
+        sum(|effect| effect.extra_output_tokens),
+    );
+    let gained =
+        format!("{} tokens fewer over {} turns", sum(|effect| effect.removed_tokens.into()), turns - first as usize);
+    match saved {
+        None => format!("unknown: a request cannot be served or has no price; {paid} against {gained}"),
+        Some(saved) if saved >= 0 => format!("cheaper: {gained} outweigh {paid}"),
+        Some(_) => {
+            let after = match (even, formula) {
+                (Some(even), _) => format!("it had paid for itself after {even:.1} turns, until a later action"),
+                (None, Some(turns)) => format!("the first action would have paid for itself after {turns:.1} turns"),
+                (None, None) => "it would never pay for itself".to_owned(),
+            };
+            format!("dearer: {paid} outweigh {gained}; {after}")
+        }
+    }
+}
+
+fn spans(pair: &Pair<'_>, baseline: Option<(&Scenario, &Found)>) -> Vec<Vec<Cell>> {
+    let (before, after) = (span::prompts(pair.recorded.0), span::prompts(pair.served.0));
+    let ages = span::ages(pair.recorded.0, pair.served.0);
+    let plan = &pair.found.plan;
+    // Another model's memory says nothing about this one's.
+    let base = baseline.filter(|(scenario, _)| scenario.model.name == pair.scenario.model.name);
+    let base = base.map(|(scenario, found)| (&found.plan, scenario.parallel.tensor));
+    let bytes = |plan: &crate::cost::Plan, tokens: u32| plan.footprint(tokens, tokens, true);
+    let most = |of: &crate::cost::Plan, capacity: u64| span::most_tokens(&|tokens| bytes(of, tokens), capacity);
+    let base_in_base = base.map(|(base, _)| most(base, base.capacity_bytes));
+    let base_here = base.map(|(base, _)| most(base, plan.capacity_bytes));
+    let here_in_base = base.map(|(base, _)| most(plan, base.capacity_bytes));
+    let here = most(plan, plan.capacity_bytes);
+    let growth = |plan: &crate::cost::Plan, prompts: &[u32]| {
+        let values: Vec<f64> = prompts.iter().map(|prompt| bytes(plan, *prompt) as f64).collect();
+        span::slope(&values)
+    };
+    let tokens = |prompts: &[u32]| span::slope(&prompts.iter().map(|prompt| f64::from(*prompt)).collect::<Vec<f64>>());
+    let fit = |plan: &crate::cost::Plan, tensor: u32, prompts: &[u32]| {
+        let mean = prompts.iter().map(|prompt| bytes(plan, *prompt) as f64).sum::<f64>() / prompts.len() as f64;
+        (mean > 0.0).then(|| plan.capacity_bytes as f64 / mean / f64::from(tensor))
+    };
+    let row = |session: usize| {
+        let (was, is, ages) = (&before[session], &after[session], ages[session]);
+        vec![
+            pair.number.into(),
+            (session as u32).into(),
+            pair.name(session).into(),
+            (was.len() as u32).into(),
+            was.iter().max().copied().unwrap_or(0).into(),
+            is.iter().max().copied().unwrap_or(0).into(),
+            tokens(was).into(),
+            tokens(is).into(),
+            base.and_then(|(base, _)| growth(base, was)).into(),
+            growth(plan, is).into(),
+            base.map(|(base, _)| base.capacity_bytes).into(),
+            plan.capacity_bytes.into(),
+            base_in_base.and_then(|most| span::turns_until(was, most)).into(),
+            base_here.and_then(|most| span::turns_until(was, most)).into(),
+            here_in_base.and_then(|most| span::turns_until(is, most)).into(),
+            span::turns_until(is, here).into(),
+            base.and_then(|(base, tensor)| fit(base, tensor, was)).into(),
+            fit(plan, pair.scenario.parallel.tensor, is).into(),
+            ages.verbatim.into(),
+            ages.summarised.into(),
+            ages.recallable.into(),
+            ages.lost.into(),
+        ]
+    };
+    pair.sessions().map(row).collect()
+}
+
+fn memories(pair: &Pair<'_>) -> Vec<Vec<Cell>> {
+    let found = memory::memories(pair.recorded.0, pair.served.0);
+    let row = |session: usize| {
+        let memory = &found[session];
+        let evidence = memory.evidence?;
+        let per_turn = |tokens: u64| tokens as f64 / memory.turns.max(1) as f64;
+        Some(vec![
+            pair.number.into(),
+            (session as u32).into(),
+            pair.name(session).into(),
+            evidence.name().into(),
+            memory.needed_tokens.into(),
+            memory.present_tokens.into(),
+            memory.recall().into(),
+            memory.precision().into(),
+            memory.density().into(),
+            memory.reread().into(),
+            memory.duplicate_tokens.map(per_turn).into(),
+            memory.loaded_tokens.into(),
+        ])
+    };
+    pair.sessions().filter_map(row).collect()
+}
+
+fn keeping(pair: &Pair<'_>) -> Result<Vec<Vec<Cell>>> {
+    let (trace, workload) = pair.served;
+    let unit_bytes = u64::from(workload.unit_tokens) * pair.found.plan.growing_bytes();
+    let Some(blocks) = pair.found.plan.capacity_bytes.checked_div(unit_bytes) else { return Ok(Vec::new()) };
+    let sessions = Sessions::new(trace.turns.iter().map(|turn| turn.session).collect());
+    let accesses = Accesses::with_sessions(workload, Some(&sessions));
+    let most = usize::try_from(blocks).unwrap_or(usize::MAX).min(workload.distinct_units as usize);
+    let each = KEEPING.iter().map(|text| {
+        let rule = cache::Rule::parse(text)?;
+        let counts = cache::replay(&rule, &accesses, most)?;
+        Ok(vec![
+            pair.number.into(),
+            rule.text().into(),
+            blocks.into(),
+            counts.accesses.into(),
+            counts.hits.into(),
+            counts.token_ratio().into(),
+            counts.evictions.into(),
+            counts.drops.into(),
+        ])
+    });
+    each.collect()
+}

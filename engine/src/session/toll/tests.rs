@@ -1,0 +1,185 @@
+use super::*;
+use crate::model::Certainty;
+use crate::policy::Stack;
+use crate::policy::application::{Edited, apply};
+use crate::session::Kind;
+use crate::session::memory::{Evidence, memories};
+use crate::session::reuse::found_tokens;
+use crate::session::span::{Ages, ages, most_tokens, prompts, slope, turns_until};
+use crate::test_kit::{Told, told_sessions, toy_plan};
+
+/// Input 5, cached 0.5, written 6.25, output 25 dollars per million tokens.
+fn tariff() -> ApiPrices {
+    ApiPrices {
+        name: "test".to_owned(),
+        title: String::new(),
+        date: String::new(),
+        source: String::new(),
+        certainty: Certainty::Assumed,
+        input_nusd: 5000,
+        cached_nusd: 500,
+        written_nusd: 6250,
+        output_nusd: 25_000,
+        life_ns: 300_000_000_000,
+    }
+}
+
+/// A head, a tool result of 50,000 tokens, and a suffix, all of which one turn computes; then so many turns that add a
+/// little. The tokens of head and suffix fill whole blocks.
+fn session(head: u32, suffix: &[(Kind, u32)], turns: u32) -> Vec<Vec<Told>> {
+    let mut context: Vec<Told> = vec![(0, Kind::System, head), (1, Kind::ToolResult, 50_000)];
+    context.extend((2..).zip(suffix).map(|(number, (kind, tokens))| (number, *kind, *tokens)));
+    let mut all = vec![context.clone()];
+    for turn in 0..turns {
+        context.push((100 + turn, Kind::User, 32));
+        all.push(context.clone());
+    }
+    all
+}
+
+/// Break-even in warm API prices: by the replay and by the formula.
+fn priced((trace, workload): &(Trace, Workload), edited: &Edited) -> (f64, f64) {
+    let tariff = tariff();
+    let cost =
+        |trace: &Trace, workload: &Workload| charged(&tariff, workload, Some(&found_tokens(trace, workload, None)));
+    let (before, after) = (cost(trace, workload), cost(&edited.trace, &edited.workload));
+    let effect = edited.effects.iter().find(|effect| effect.action.is_some()).unwrap();
+    let once = extra_of(&edited.trace, &after, effect) as f64;
+    let formula = break_even_by_formula(effect, once, 5750.0, 500.0).unwrap();
+    let before = by_turn(trace, before.into_iter().map(Some));
+    let after = by_turn(&edited.trace, after.into_iter().map(Some));
+    (break_even(before.of(0), after.of(0), effect.turn as usize).unwrap(), formula)
+}
+
+fn near(found: f64, expected: f64) {
+    assert!((found / expected - 1.0).abs() < 0.01, "{found} instead of {expected}");
+}
+
+#[test]
+fn clearing_pays_for_itself_when_the_formula_says() {
+    // POLICIES 5.2: n* = 11.5 (N - p - C) / C, for C of 50,000 tokens.
+    for (suffix, expected) in [(10_000, 2.3), (50_000, 11.5), (80_000, 18.4)] {
+        let context = 4800 + 50_000 + suffix;
+        let told = told_sessions(&[&session(4800, &[(Kind::Assistant, suffix)], 30)], 100, 16);
+        let stack = Stack::parse(&format!("clear_tool_results(trigger={context},keep=0)")).unwrap();
+        let (replayed, formula) = priced(&told, &apply(&stack, &told.0, &told.1).unwrap());
+        near(formula, expected);
+        near(replayed, formula);
+        near(replayed, expected);
+    }
+}
+
+#[test]
+fn so_it_does_with_the_thresholds_that_are_shipped() {
+    // The newest three results stay, and the context grows past 100,000 tokens.
+    let suffix = [(Kind::ToolResult, 1600), (Kind::ToolResult, 1600), (Kind::ToolResult, 1600), (Kind::User, 3200)];
+    let told = told_sessions(&[&session(41_984, &suffix, 60)], 100, 16);
+    let edited = apply(&Stack::parse("clear_tool_results").unwrap(), &told.0, &told.1).unwrap();
+    assert_eq!(edited.effects.iter().filter(|effect| effect.action.is_some()).count(), 1);
+    let (replayed, formula) = priced(&told, &edited);
+    near(replayed, formula);
+    // Longer than 167,000 tokens: a summary, the request for it, and no result short enough to come back.
+    let suffix = [(Kind::Assistant, 80_000), (Kind::User, 32_000)];
+    let told = told_sessions(&[&session(4800, &suffix, 30)], 100, 16);
+    let edited = apply(&Stack::parse("compact").unwrap(), &told.0, &told.1).unwrap();
+    let (replayed, formula) = priced(&told, &edited);
+    near(replayed, formula);
+    let effect = edited.effects.iter().find(|effect| effect.action.is_some()).unwrap();
+    assert_eq!((effect.turn, effect.added_tokens, effect.lost_prefix_tokens, effect.extra_requests), (7, 8000, 0, 1));
+}
+
+#[test]
+fn a_session_that_ends_too_early_is_dearer() {
+    let told = told_sessions(&[&session(4800, &[(Kind::Assistant, 80_000)], 10)], 100, 16);
+    let edited = apply(&Stack::parse("clear_tool_results(trigger=134800,keep=0)").unwrap(), &told.0, &told.1).unwrap();
+    let cost = |trace: &Trace, workload: &Workload| -> Vec<i64> {
+        charged(&tariff(), workload, Some(&found_tokens(trace, workload, None)))
+    };
+    let (before, after) = (cost(&told.0, &told.1), cost(&edited.trace, &edited.workload));
+    assert!(after.iter().sum::<i64>() > before.iter().sum::<i64>());
+    let of = |trace: &Trace, costs: Vec<i64>| by_turn(trace, costs.into_iter().map(Some)).sums;
+    assert_eq!(break_even(&of(&told.0, before), &of(&edited.trace, after), 1), None);
+    // Without a cache every turn saves, and nothing is written again.
+    let cold = |workload: &Workload| charged(&tariff(), workload, None).iter().sum::<i64>();
+    assert_eq!(cold(&told.1) - cold(&edited.workload), 10 * 49_990 * 5000);
+}
+
+#[test]
+fn on_own_hardware_time_is_what_is_paid() {
+    let mut plan = toy_plan(&[Keep::ALL], 1 << 40);
+    (plan.attention_flops_per_ns, plan.layer_floor_ns, plan.step_overhead_ns) = (1e5, 0.0, 0.0);
+    let group = &mut plan.groups[0];
+    (group.kv_bytes_per_ns, group.floor_ns, group.read_flops, group.write_flops) = (10.0, 0.0, 0.0, 0.0);
+    for suffix in [10_000, 50_000, 80_000] {
+        let context = 4800 + 50_000 + suffix;
+        let told = told_sessions(&[&session(4800, &[(Kind::Assistant, suffix)], 290)], 100, 16);
+        let stack = Stack::parse(&format!("clear_tool_results(trigger={context},keep=0,note=16)")).unwrap();
+        let edited = apply(&stack, &told.0, &told.1).unwrap();
+        let cost = |workload: &Workload| alone(&plan, workload, &crate::serving::RULES[0]);
+        let before = by_turn(&told.0, cost(&told.1));
+        let after = by_turn(&edited.trace, cost(&edited.workload));
+        let effect = &edited.effects[0];
+        let behind = f64::from(edited.workload.prompt[1]) - f64::from(suffix) / 2.0;
+        let (again, each) = own_rates(&plan, behind, 100.0).unwrap();
+        let formula = break_even_by_formula(effect, 0.0, again, each).unwrap();
+        near(break_even(before.of(0), after.of(0), 1).unwrap(), formula);
+    }
+    assert_eq!(own_rates(&toy_plan(&[Keep { total: Some(64), ..Keep::ALL }], 1 << 20), 0.0, 1.0), None);
+}
+
+#[test]
+fn what_is_between_two_turns_is_shared_out() {
+    let known = |costs: &[i64]| costs.iter().copied().map(Some).collect::<Vec<_>>();
+    assert_eq!(break_even(&known(&[9, 10, 10, 10]), &known(&[9, 14, 7, 7]), 1), Some(2.0 + 1.0 / 3.0));
+    assert_eq!(break_even(&known(&[10]), &known(&[10]), 0), Some(1.0));
+    assert_eq!(break_even(&known(&[10, 10]), &known(&[12, 9]), 0), None);
+    assert_eq!(break_even(&[Some(1), None], &known(&[2, 0]), 0), None);
+}
+
+#[test]
+fn growth_and_ages() {
+    assert_eq!(slope(&[1.0, 3.0, 5.0]), Some(2.0));
+    assert_eq!((slope(&[4.0]), slope(&[])), (None, None));
+    assert_eq!(turns_until(&[100, 200, 300], 250), Some(2.0));
+    assert_eq!(turns_until(&[100, 200, 300], 450), Some(4.5));
+    assert_eq!((turns_until(&[300, 300], 450), turns_until(&[300, 200], 450)), (None, None));
+    assert_eq!(most_tokens(&|tokens| 3 * u64::from(tokens.div_ceil(16)), 10), 48);
+    let told = told_sessions(&[&session(4800, &[(Kind::Assistant, 10_000)], 9)], 100, 16);
+    let keep_all = ages(&told.0, &told.0)[0];
+    assert_eq!(keep_all, Ages { verbatim: Some(9), ..Ages::default() });
+    let edited = apply(
+        &Stack::parse("clear_tool_results(trigger=64896,keep=0)+compact(at=15k,summary=1k)").unwrap(),
+        &told.0,
+        &told.1,
+    )
+    .unwrap();
+    // The summary of turn 1 tells of all that was before; a cleared result can also be read again.
+    let found = ages(&told.0, &edited.trace)[0];
+    assert_eq!((found.verbatim, found.summarised, found.recallable, found.lost), (Some(8), Some(9), Some(9), None));
+    assert!(
+        slope(&prompts(&edited.trace)[0].iter().map(|tokens| f64::from(*tokens)).collect::<Vec<_>>()).unwrap() < 0.0
+    );
+}
+
+#[test]
+fn keeping_all_recalls_all() {
+    let mut told = told_sessions(&[&session(4800, &[(Kind::Assistant, 10_000)], 9)], 100, 16);
+    let stack = Stack::parse("clear_tool_results(trigger=60k,keep=0)").unwrap();
+    let all = memories(&told.0, &told.0)[0];
+    assert_eq!((all.recall(), all.evidence, all.precision()), (Some(1.0), Some(Evidence::RecordedContext), None));
+    assert_eq!(all.reread(), None);
+    let cleared = memories(&told.0, &apply(&stack, &told.0, &told.1).unwrap().trace)[0];
+    assert!(cleared.recall().unwrap() < 0.3);
+    // Turn 5 reads the first result again, under its name.
+    told.0.names = 1;
+    let again = told.0.pieces_of(5).last().unwrap().content as usize;
+    let first = told.0.pieces_of(0)[1].content as usize;
+    (told.0.contents[first].name, told.0.contents[again].name) = (Some(0), Some(0));
+    let all = memories(&told.0, &told.0)[0];
+    assert_eq!((all.recall(), all.evidence, all.needed_tokens), (Some(1.0), Some(Evidence::ReadAgain), 50_000));
+    // From turn 5 to turn 9 the text of 32 tokens stands there for the second time.
+    assert_eq!((all.duplicate_tokens, all.density()), (Some(5 * 32), Some(1.0)));
+    assert!(all.precision().unwrap() > 0.8);
+    let cleared = memories(&told.0, &apply(&stack, &told.0, &told.1).unwrap().trace)[0];
+    assert_eq!((cleared.recall(), cleared.reread(), cleared.removed_names), (Some(0.0), Some(1.0), Some(1)));
+}

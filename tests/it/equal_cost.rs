@@ -1,0 +1,112 @@
+//! `kvtoll replay --equal-cost` and the asset view of a run, on a small trace of our own.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use crate::support::{kvtoll, number, stderr, succeed};
+
+/// Forty prompts of 4,096 tokens that share their first half in four families, twice a second.
+fn trace() -> String {
+    let mut text = String::new();
+    for at in 0..40_u64 {
+        let own: Vec<String> = (0..8)
+            .map(|block| if block < 4 { (at % 4) * 100 + block } else { 1000 + at * 10 + block })
+            .map(|id| id.to_string())
+            .collect();
+        let _ = writeln!(
+            text,
+            r#"{{"timestamp": {}, "input_length": 4096, "output_length": 20, "hash_ids": [{}]}}"#,
+            at * 500,
+            own.join(", ")
+        );
+    }
+    text
+}
+
+fn run(store: &Path, more: &[&str]) {
+    let folder = store.parent().unwrap();
+    let path = folder.join("t.jsonl");
+    std::fs::write(&path, trace()).unwrap();
+    let store = store.to_string_lossy().into_owned();
+    succeed(&["ingest", &path.to_string_lossy(), "--into", &store]);
+    let args = ["replay", &store, "--model", "llama-3.1-8b", "--machine", "h100", "--prices", "neocloud"];
+    succeed(&[&args[..], more].concat());
+}
+
+#[test]
+fn equal_cost_spends_the_same_money_and_names_one_winner() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path().join("store");
+    run(&store, &["--equal-cost"]);
+    let ask = |sql: &str| number(&store, sql);
+    // The money is the same in every row, and what it buys costs as much.
+    assert!((ask("SELECT max(abs(unit_usd_per_hour * units - usd_per_hour)) FROM equal_cost")).abs() < 1e-9);
+    assert!((ask("SELECT max(usd_per_hour) FROM equal_cost") - 1.69).abs() < 1e-9);
+    assert!((ask("SELECT count(DISTINCT usd_per_hour) FROM equal_cost") - 1.0).abs() < 0.1);
+    // One option wins each traffic, and serves at least as much as the others.
+    let traffics = ask("SELECT count(DISTINCT kind || traffic) FROM equal_cost");
+    assert!(traffics >= 8.0, "{traffics}");
+    assert!((ask("SELECT count(*) FROM equal_cost WHERE is_best") - traffics).abs() < 0.1);
+    assert!(ask("SELECT min(of_best_ratio) FROM equal_cost WHERE is_best") > 1.0 - 1e-12);
+    assert!(ask("SELECT max(of_best_ratio) FROM equal_cost") < 1.0 + 1e-12);
+    // All blocks fit in the memory of an accelerator, so that no more memory can be worth its price.
+    assert!(
+        ask(
+            "SELECT count(*) FROM equal_cost WHERE kind = 'hierarchy' AND is_best AND option <> 'machine''s memory alone'"
+        ) < 0.1
+    );
+}
+
+#[test]
+fn the_desk_of_a_run_is_all_that_lies_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path().join("store");
+    run(&store, &["--instances", "3"]);
+    let ask = |sql: &str| number(&store, sql);
+    assert!((ask("SELECT sum(time_ratio) FROM desk") - 1.0).abs() < 1e-9);
+    assert!(ask("SELECT max(time_ratio) FROM desk WHERE class = 'duplicate'") > 0.0);
+    // Each of the three instances serves all four families, so that their 16 shared blocks are there three times.
+    assert!((ask("SELECT max(copies) FROM stored_copies WHERE across = 'instances'") - 32.0).abs() < 0.1);
+    assert!((ask("SELECT sum(reads) FROM blocks") - ask("SELECT count(*) FROM gaps")).abs() < 0.1);
+    assert!((ask("SELECT count(*) FROM gaps") - 36.0 * 4.0).abs() < 0.1);
+}
+
+#[test]
+fn equal_cost_needs_a_price() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, path) = (folder.path().join("store"), folder.path().join("t.jsonl"));
+    std::fs::write(&path, trace()).unwrap();
+    let store = store.to_string_lossy().into_owned();
+    succeed(&["ingest", &path.to_string_lossy(), "--into", &store]);
+    let output = kvtoll(&[
+        "replay",
+        &store,
+        "--model",
+        "llama-3.1-8b",
+        "--machine",
+        "vera-rubin-lpx*link_bytes_per_s=200GB/s*link_latency_ns=2us",
+        "--weights",
+        "fp8",
+        "--equal-cost",
+    ]);
+    assert!(!output.status.success() && stderr(&output).contains("has no price in the book"), "{}", stderr(&output));
+}
+
+/// A memory below HBM gives back what left it: more tokens are found, and the first token comes sooner.
+#[test]
+fn a_memory_below_hbm_serves_prefixes_in_a_replay() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path().join("store");
+    // Room for 512 blocks of 16 tokens: two prompts.
+    run(&store, &["--kv-blocks", "560", "--policy", "full", "--policy", "full+tier(hbm,dram=64GB)"]);
+    let ask = |sql: &str, scenario: u32| number(&store, &format!("SELECT {sql} AND scenario_id = {scenario}"));
+    let far = |scenario| ask("sum(far_hit_tokens) FROM request_costs WHERE true", scenario);
+    assert!(far(0).abs() < 0.1 && far(1) > 10_000.0, "{} {}", far(0), far(1));
+    let ttft = |scenario| ask("avg(ttft_ns) FROM request_costs WHERE true", scenario);
+    assert!(ttft(1) < ttft(0), "{} {}", ttft(1), ttft(0));
+    // What comes over the link takes time in the steps, and is counted on the link.
+    assert!(ask("sum(tier_ns) FROM step_costs WHERE true", 1) > 0.0);
+    assert!(ask("sum(bytes) FROM link_usage WHERE link = 'host'", 1) > 0.0);
+    let all = "sum(CAST(hit_tokens AS BIGINT) + computed_tokens - recomputed_tokens - prompt_tokens) FROM request_costs WHERE true";
+    assert!(ask(all, 1).abs() < 0.1);
+}
