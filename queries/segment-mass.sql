@@ -12,18 +12,18 @@ WITH spans AS (
   FROM context_segments
 ), looks AS (
   SELECT
-    request_id, step, layer, kv_head, CAST(block_tokens AS BIGINT) AS block_tokens,
-    CAST(context_tokens AS BIGINT) AS context_tokens, unnest(mass) AS mass,
+    request_id, step, layer, kv_head, CAST(block_tokens AS BIGINT) AS per_block,
+    CAST(context_tokens AS BIGINT) AS in_all, unnest(mass) AS block_mass,
     unnest(range(0, CAST(array_length(mass) AS BIGINT))) AS block
   FROM attention
   WHERE request_id IN (SELECT request_id FROM context_segments)
 ), parts AS (
   SELECT
-    l.request_id, s.kind, l.step, l.layer, l.kv_head, s.tokens, l.context_tokens,
-    l.mass * (least(s.last, (l.block + 1) * l.block_tokens) - greatest(s.first, l.block * l.block_tokens))
-      / least(l.block_tokens, greatest(l.context_tokens - l.block * l.block_tokens, 1)) AS mass
+    l.request_id, s.kind, l.step, l.layer, l.kv_head, s.tokens, l.in_all AS context_tokens,
+    l.block_mass * (least(s.last, (l.block + 1) * l.per_block) - greatest(s.first, l.block * l.per_block))
+      / least(l.per_block, greatest(l.in_all - l.block * l.per_block, 1)) AS mass
   FROM looks l JOIN spans s
-    ON s.request_id = l.request_id AND s.first < (l.block + 1) * l.block_tokens AND s.last > l.block * l.block_tokens
+    ON s.request_id = l.request_id AND s.first < (l.block + 1) * l.per_block AND s.last > l.block * l.per_block
 ), sums AS (
   SELECT request_id, kind, step, layer, kv_head, sum(mass) AS mass, max(context_tokens) AS context_tokens
   FROM parts GROUP BY request_id, kind, step, layer, kv_head
