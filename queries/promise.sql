@@ -30,4 +30,4 @@ SELECT
 FROM scenarios s JOIN metrics m ON m.scenario_id = s.scenario_id
 WHERE s.status = 'ok'
 GROUP BY s.scenario_id, s.name
-ORDER BY s.scenario_id
+ORDER BY scenario_id

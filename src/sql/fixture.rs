@@ -59,6 +59,7 @@ fn write_all(folder: &Path, name: &str) {
     write(folder, "step_costs", &step_rows(&scenarios));
     write(folder, "request_costs", &request_rows(&scenarios));
     write(folder, "quantiles", &quantile_rows(&scenarios));
+    write(folder, "jitter", &jitter_rows(&scenarios));
     write(folder, "tier_usage", &tier_rows(&scenarios));
     write(folder, "link_usage", &link_rows(&scenarios));
     write(folder, "demand", &demand_rows(&scenarios));
@@ -487,6 +488,17 @@ fn quantile_rows(scenarios: &[Scenario<'_>]) -> Vec<Vec<Cell>> {
                 rows.push(row![id, metric, level, (s.3 * 1e6 * scale * stretched) as i64]);
             }
         }
+    }
+    rows
+}
+
+/// Two causes, of which prompts in the same step take three quarters.
+fn jitter_rows(scenarios: &[Scenario<'_>]) -> Vec<Vec<Cell>> {
+    let mut rows = Vec::new();
+    for (id, s) in finished(scenarios) {
+        let median = (s.3 * 1e6) as i64;
+        rows.push(row![id, "prefill", 200u64, 300 * median, 0.75, median]);
+        rows.push(row![id, "context_growth", 400u64, 100 * median, 0.25, median]);
     }
     rows
 }

@@ -16,10 +16,12 @@ use serde_json::{Value as Json, json};
 use crate::support::{quickstart, root};
 
 /// Queries that use what only kvtoll has, and what it is.
-const OWN: [(&str, &str); 4] = [
+const OWN: [(&str, &str); 5] = [
     ("copies", "UNSIGNED"),
     ("kernel-booths", "booth("),
     ("launches", "booth("),
+    // An aggregate in one, a window function in the other.
+    ("session-bill", "first_value("),
     ("tpot-vs-occupancy", "stretch_quantile("),
 ];
 

@@ -46,7 +46,7 @@ fn an_error_of_a_function_keeps_its_way_out() {
     assert!(error.advice().is_some_and(|advice| advice.starts_with("did you mean `llama-3")), "{error:?}");
     let error = ask("SELECT kv_bytes('llama-3.1-8b', 'full', -1)").unwrap_err();
     assert_eq!(error.to_string(), "expected `tokens` from 0 to 4294967295, found -1");
-    assert!(ask("SELECT step_cost('llama-3.1-8b', 'h20', 'full', 1, 1)").unwrap_err().advice().is_some());
+    assert!(ask("SELECT step_cost('llama-3.1-8b', 'h201', 'full', 1, 1)").unwrap_err().advice().is_some());
     let error = ask("SELECT * FROM unnest_mass('a')").unwrap_err();
     assert!(error.to_string().contains("expects `layer` as a whole number"), "{error}");
 }
