@@ -145,8 +145,9 @@ fn a_specification_delivers_at_most_what_it_says() {
             _ => assert!(delivered.iter().all(|times| (times - 1.0).abs() < 1e-12), "{resource}: {delivered:?}"),
         }
         if resource == "memory_bandwidth" && (factor - 8.0).abs() < 1e-9 {
-            // 64 requests with 100,000 tokens wait for KV; one with 1,000 also for floors and collectives.
-            assert!(delivered[3] > 6.0 && delivered[0] < 5.0, "{delivered:?}");
+            // 64 requests with 100,000 tokens wait for KV; one with 1,000 also for floors and collectives. What measured
+            // kernels take beyond their roofline stays.
+            assert!(delivered[3] > 5.0 && delivered[0] < 4.5, "{delivered:?}");
             assert_eq!(texts(table, "held_by")[3], "kv_read");
         }
         if resource == "compute" {

@@ -108,6 +108,7 @@ fn a_session_that_ends_too_early_is_dearer() {
 fn on_own_hardware_time_is_what_is_paid() {
     let mut plan = toy_plan(&[Keep::ALL], 1 << 40);
     (plan.attention_flops_per_ns, plan.layer_floor_ns, plan.step_overhead_ns) = (1e5, 0.0, 0.0);
+    plan.linear_flops_per_ns = 100.0;
     let group = &mut plan.groups[0];
     (group.kv_bytes_per_ns, group.floor_ns, group.read_flops, group.write_flops) = (10.0, 0.0, 0.0, 0.0);
     for suffix in [10_000, 50_000, 80_000] {
