@@ -715,6 +715,12 @@ fn write_provenance(folder: &Path, scenarios: &[Scenario<'_>]) {
         ]);
     }
     write(folder, "models", &models);
+    write_machines(folder);
+    write_curves(folder);
+    hierarchy::write_all(folder);
+}
+
+fn write_machines(folder: &Path) {
     let mut machines = Vec::new();
     let mut tiers = Vec::new();
     let mut prices = Vec::new();
@@ -736,8 +742,6 @@ fn write_provenance(folder: &Path, scenarios: &[Scenario<'_>]) {
     write(folder, "machines", &machines);
     write(folder, "tiers", &tiers);
     write(folder, "prices", &prices);
-    write_curves(folder);
-    hierarchy::write_all(folder);
 }
 
 fn write_curves(folder: &Path) {

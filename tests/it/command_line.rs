@@ -70,6 +70,20 @@ fn every_named_query_runs_on_the_quick_start() {
             "block-life",
             "measured-beside-modelled",
             "session-hits",
+            "context-edits",
+            "edit-totals",
+            "segment-mass",
+            "session-bill",
+            "session-growth",
+            "session-keeping",
+            "session-memory",
+            "session-reach",
+            "session-recall",
+            "session-span",
+            "session-turns",
+            "sessions",
+            "equal-cost",
+            "stored-copies",
         ];
         assert!(!rows.is_empty() || without.contains(&name), "{name}");
         let sql = succeed(&["query", &store, name, "--show-sql"]);
