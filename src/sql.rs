@@ -72,7 +72,7 @@ fn beside_the_one_before(store: &Store, run: Option<&str>, replays: Option<Repla
     let run = chosen(store, run)?;
     let before = runs.iter().position(|entry| Some(&entry.id) == run.as_ref()).and_then(|at| at.checked_sub(1));
     let base = before.map(|at| runs[at].id.clone());
-    at(store, run, (store, base), replays)
+    at(store, run.as_ref(), (store, base.as_ref()), replays)
 }
 
 /// Opens a store for SQL beside a run of the same or another store, whose figures are in the schema `base`.
@@ -80,7 +80,7 @@ fn beside_the_one_before(store: &Store, run: Option<&str>, replays: Option<Repla
 /// # Errors
 /// As [`session`].
 pub fn session_beside(store: &Store, run: Option<&str>, base: (&Store, Option<&str>)) -> Result<Session> {
-    at(store, chosen(store, run)?, (base.0, chosen(base.0, base.1)?), None)
+    at(store, chosen(store, run)?.as_ref(), (base.0, chosen(base.0, base.1)?.as_ref()), None)
 }
 
 /// The run of this id, or of the only id that begins so; the latest where none is named.
@@ -100,16 +100,16 @@ const SHORTEST_ID: usize = 4;
 
 fn at(
     store: &Store,
-    run: Option<String>,
-    (base_store, base): (&Store, Option<String>),
+    run: Option<&String>,
+    (base_store, base): (&Store, Option<&String>),
     replays: Option<Replays>,
 ) -> Result<Session> {
     let files = |place: Place, table: &schema::Table| match (place, table.scope) {
         (Place::Shown, Scope::Store) => store.files(table.name),
-        (Place::Shown, Scope::Run) => run.as_ref().map_or_else(Vec::new, |run| store.run_files(run, table.name)),
-        (Place::Base, _) => base.as_ref().map_or_else(Vec::new, |run| base_store.run_files(run, table.name)),
+        (Place::Shown, Scope::Run) => run.map_or_else(Vec::new, |run| store.run_files(run, table.name)),
+        (Place::Base, _) => base.map_or_else(Vec::new, |run| base_store.run_files(run, table.name)),
     };
-    open(run.clone(), replays, files)
+    open(run.cloned(), replays, files)
 }
 
 /// A session on a store that holds nothing.

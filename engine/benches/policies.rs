@@ -33,6 +33,9 @@ use parquet::schema::types::ColumnPath;
 #[expect(dead_code, reason = "what shares budgets over layers is not measured")]
 mod pieces;
 
+#[path = "../../src/unbroken.rs"]
+mod unbroken;
+
 use pieces::{Files, Index, Needs};
 
 type Fallible<T> = Result<T, Box<dyn std::error::Error>>;

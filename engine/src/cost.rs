@@ -438,7 +438,7 @@ fn all_reduce(plan: &Plan, count: f64, tokens: f64, cost: &mut StepCost) {
     }
 }
 
-/// Dispatch of tokens to their experts in 8 bits and combination in 16, as DeepEP does: each accelerator sends its share of
+/// Dispatch of tokens to their experts in 8 bits and combination in 16, as `DeepEP` does: each accelerator sends its share of
 /// the tokens to at most as many others as a token has experts.
 fn exchange(plan: &Plan, wire: Wire, part: &Linear, tokens: f64, cost: &mut StepCost) {
     // Experts that are split over all accelerators need every token everywhere.

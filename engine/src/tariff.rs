@@ -126,7 +126,7 @@ mod tests {
         let tariff = book("deepseek-r1");
         let [promise] = &tariff.promises[..] else { panic!("one price") };
         let usd = [&promise.usd_per_mtok_cached, &promise.usd_per_mtok_input, &promise.usd_per_mtok_output];
-        assert_eq!(usd.map(|known| known.value), [0.14, 0.55, 2.19]);
+        assert_eq!(usd.map(|known| known.value.to_bits()), [0.14_f64, 0.55, 2.19].map(f64::to_bits));
         assert!(promise.ttft_ns.is_none() && promise.itl_ns.is_none());
     }
 

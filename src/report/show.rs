@@ -80,7 +80,7 @@ fn signed(value: f64, unit: &str) -> String {
     };
     let size = figure(value.abs(), unit);
     match value {
-        value if value == 0.0 => size,
+        0.0 => size,
         value if value < 0.0 => format!("\u{2212}{size}"),
         _ => format!("+{size}"),
     }

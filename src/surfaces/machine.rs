@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 
 use super::{Library, name};
 use crate::scenario::load_machine;
+use crate::store::hex;
 
 /// Operations that steps are priced with, and the parameters of a machine that stand for the same in the closed form:
 /// where one of those was varied, what the user said counts, and the operation is not looked up.
@@ -127,7 +128,7 @@ impl Library {
             Some(_) => Some(peaks(first.peaks(), &now, &parameters(&load_machine(device)?))),
         };
         let digest = hash.finalize();
-        let short: String = digest.iter().take(6).map(|byte| format!("{byte:02x}")).collect();
+        let short: String = hex(digest.get(..6).unwrap_or_default());
         measured.name = format!("{device} {framework} {short}");
         Ok(measured)
     }

@@ -31,7 +31,7 @@ fn narrower_formats_carry_fewer_bytes() {
         rows.map(|row| number(&found, row, "bytes")).sum::<f64>()
     };
     let (plain, narrow) = (of(&[]), of(&["--wire", "expert_dispatch=fp8"]));
-    assert!((narrow / plain - (1.0 + 4.0 / 128.0) / 2.0).abs() < 1e-9, "{narrow} {plain}");
+    assert!((narrow / plain - f64::midpoint(1.0, 4.0 / 128.0)).abs() < 1e-9, "{narrow} {plain}");
 }
 
 #[test]

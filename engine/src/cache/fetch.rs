@@ -336,7 +336,7 @@ impl Judge<'_> {
         let Some(Cut { block, runs, done_ns, rest_ns }) = best else { return };
         self.prefill_ns += rest_ns;
         self.fetch_ns += done_ns;
-        self.found_tokens += u64::from(self.token_at(request, block));
+        self.found_tokens += u64::from(Self::token_at(request, block));
         for run in self.runs.iter_mut().skip(begin).take(runs) {
             run.is_fetched = true;
             let link = &mut self.free[run.tier as usize - 1];
@@ -349,7 +349,7 @@ impl Judge<'_> {
 
     /// A run as it lies there.
     fn run(&self, request: &Request<'_>, tier: usize, (first, end): (usize, usize)) -> Run {
-        let (depth, until) = (self.token_at(request, first), self.token_at(request, end));
+        let (depth, until) = (Self::token_at(request, first), Self::token_at(request, end));
         let (tokens, way) = (until - depth, &self.terms.ways[tier - 1]);
         let bytes = u64::from(tokens).saturating_mul(self.token_bytes);
         Run {
@@ -370,13 +370,13 @@ impl Judge<'_> {
     }
 
     /// Tokens of a prompt before its block at `place`.
-    fn token_at(&self, request: &Request<'_>, place: usize) -> u32 {
+    fn token_at(request: &Request<'_>, place: usize) -> u32 {
         (place as u32).saturating_mul(request.unit_tokens).min(request.prompt_tokens)
     }
 
     /// Time of computing a prompt from its block at `place` on; at least its last token.
     fn prefill(&self, request: &Request<'_>, place: usize) -> f64 {
-        let from = self.token_at(request, place).min(request.prompt_tokens.saturating_sub(1));
+        let from = Self::token_at(request, place).min(request.prompt_tokens.saturating_sub(1));
         prefill_ns(self.terms.plan, from, request.prompt_tokens, self.terms.chunk_tokens)
     }
 }

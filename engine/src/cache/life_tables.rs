@@ -56,7 +56,7 @@ pub fn blocks(
         times(&|at| rows[at].idle_ns()),
         u32s(&|at| rows[at].reads),
         Arc::new((0..count).map(others).collect::<UInt32Array>()),
-        Arc::new(BooleanArray::from_iter(rows.iter().map(|life| Some(uses[life.block as usize] == 1)))),
+        Arc::new(rows.iter().map(|life| Some(uses[life.block as usize] == 1)).collect::<BooleanArray>()),
     ];
     Ok(RecordBatch::try_new(BLOCKS.arrow(), columns)?)
 }
@@ -141,7 +141,7 @@ pub fn fetches(
         ns(&|at| runs[at].transfer_ns),
         maybe_ns(&asked),
         maybe_ns(&|at| asked(at).map(|compute| compute - runs[at].fetch_ns())),
-        Arc::new(BooleanArray::from_iter(runs.iter().map(|run| Some(run.is_fetched)))),
+        Arc::new(runs.iter().map(|run| Some(run.is_fetched)).collect::<BooleanArray>()),
         Arc::new(StringArray::from_iter_values(runs.iter().map(|run| run.verdict.text()))),
     ];
     Ok(RecordBatch::try_new(FETCHES.arrow(), columns)?)

@@ -44,7 +44,7 @@ mod tests {
     use crate::cost::tests::{a_model, machine_at, planned};
 
     fn on(preset: &str) -> Plan {
-        let machine = (0..).map(machine_at).find(|machine| machine.preset == preset).unwrap();
+        let machine = (0..100).map(machine_at).find(|machine| machine.preset == preset).unwrap();
         planned(&a_model(1), "full", &machine, 8)
     }
 

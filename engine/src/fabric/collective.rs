@@ -98,7 +98,7 @@ pub fn adapted(network: &Network, pattern: Pattern, members: &[u32], messages: f
         return Some(Vec::new());
     }
     match (pattern, &network.shape) {
-        (Pattern::Shift { .. }, _) => None,
+        (Pattern::Shift { .. }, _) | (Pattern::AllToAll { .. }, Shape::Flat) => None,
         (Pattern::AllReduce { bytes }, Shape::Torus { .. }) => by_rings(network, bytes, members, messages),
         (Pattern::AllReduce { bytes }, _) => by_circles(network, bytes, members, messages),
         (Pattern::AllToAll { bytes, picks }, Shape::Layered { .. } | Shape::Clos { .. }) => {
@@ -107,7 +107,6 @@ pub fn adapted(network: &Network, pattern: Pattern, members: &[u32], messages: f
         (Pattern::AllToAll { bytes, .. }, Shape::FullMesh { .. } | Shape::Torus { .. }) => {
             by_dimensions(network, bytes, members, messages)
         }
-        (Pattern::AllToAll { .. }, Shape::Flat) => None,
     }
 }
 

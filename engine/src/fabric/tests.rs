@@ -1,5 +1,7 @@
 //! Fabrics by hand, against measurements, and their laws.
 
+#![expect(clippy::float_cmp, reason = "sums and products of a few whole numbers are exact")]
+
 use proptest::prelude::*;
 
 use super::collective::{Pattern, adapted, naive, price};

@@ -12,6 +12,7 @@ use crate::workload::Workload;
 
 /// What became of a promise.
 #[derive(Debug, Clone, Copy)]
+#[expect(clippy::struct_field_names, reason = "it says whether the promise is kept")]
 pub(super) struct Kept<'a> {
     /// The promise.
     pub promise: &'a Promise,

@@ -279,8 +279,8 @@ fn request_costs(at: u32, scenario: &Scenario, found: &Found, source: &Source) -
         times(&|_, row| finished(row).then_some(row.machine_ns.round() as i64)),
         per_ns(power, 1e9),
         per_ns(price, 3.6e12),
-        revenues(scenario, found, &workload),
-        own_promises(scenario, found, &workload),
+        revenues(scenario, found, workload),
+        own_promises(scenario, found, workload),
     ];
     Ok(RecordBatch::try_new(REQUEST_COSTS.arrow(), columns)?)
 }
@@ -466,7 +466,7 @@ fn link_usage(at: u32, scenario: &Scenario, found: &Found, buckets: &[Bucket]) -
     // The ways from memories below, or else the link to the host.
     let below = found.below.as_ref().map(|below| below.tiers.iter().map(|tier| tier.way.bytes_per_ns).sum::<f64>());
     let below = below.map(|rate| rate * f64::from(scenario.parallel.instances));
-    let host = below.or((found.plan.host_bytes_per_ns > 0.0).then(|| found.plan.host_bytes_per_ns * accelerators));
+    let host = below.or((found.plan.host_bytes_per_ns > 0.0).then_some(found.plan.host_bytes_per_ns * accelerators));
     if let Some(peak) = host {
         for (number, bucket) in buckets.iter().enumerate() {
             put("host", number, bucket.fetched, peak);

@@ -246,8 +246,8 @@ impl<'a> Cluster<'a> {
             let Some(door) = self.route(request) else { return };
             self.arrived += 1;
             self.shared.served[at].instance = door;
-            let refusing = std::iter::once(door).chain(self.decoders.iter().copied());
-            let fate = refusing.filter_map(|at| self.instances[at as usize].refuses(&self.shared, request)).next();
+            let mut refusing = std::iter::once(door).chain(self.decoders.iter().copied());
+            let fate = refusing.find_map(|at| self.instances[at as usize].refuses(&self.shared, request));
             match fate {
                 Some(fate) => self.turn_away(request, fate, now),
                 None => self.bring(door, request, now),

@@ -891,7 +891,7 @@ impl<'a> Instance<'a> {
     fn depart(&mut self, shared: &mut Shared<'_>, leaving: &Leaving) {
         let (mut state, at) = (leaving.state, leaving.request as usize);
         let unit = unit_of(shared.workload);
-        let prompt_units = if unit > 0 { shared.workload.prompt[at] / unit } else { 0 };
+        let prompt_units = shared.workload.prompt[at].checked_div(unit).unwrap_or(0);
         let (mut known, first): (&[u32], usize) = (&[], state.pinned as usize);
         let is_whole = state.publishes
             && state.pinned == prompt_units

@@ -42,7 +42,7 @@ fn found_pieces(trace: &Trace, ttl_ns: Option<i64>) -> Vec<u32> {
     for (at, turn) in trace.turns.iter().enumerate() {
         let (mut node, mut sum, mut is_known) = (0, 0_u32, true);
         for piece in trace.pieces_of(at) {
-            let identity = trace.content(piece).name.map_or(Err(piece.content), Ok);
+            let identity = trace.content(piece).name.ok_or(piece.content);
             let free = nodes.len() as u32 + 1;
             let key = (node, identity, piece.start, piece.tokens, piece.form);
             let entry = nodes.entry(key).or_insert((free, i64::MIN));

@@ -54,7 +54,7 @@ pub fn workload(changed: &Trace, recorded: &Trace, requests: &Workload) -> Resul
             if turn.recorded.is_some() && pieces == before {
                 made.units.extend_from_slice(units);
             } else {
-                let whole = (common(pieces, before) / requests.unit_tokens) as usize;
+                let whole = common(pieces, before).checked_div(requests.unit_tokens).unwrap_or(0) as usize;
                 let kept = &units[..whole.min(units.len())];
                 made.units.extend_from_slice(kept);
                 extend(&mut made, &mut after, pieces, kept)?;

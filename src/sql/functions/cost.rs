@@ -39,8 +39,8 @@ fn kv_bytes_of(args: &[ColumnarValue]) -> Found<ColumnarValue> {
             bytes.push(None);
             continue;
         };
-        if !shapes.contains_key(&(model, policy)) {
-            shapes.insert((model, policy), shape_of(model, policy).map_err(through)?);
+        if let std::collections::btree_map::Entry::Vacant(e) = shapes.entry((model, policy)) {
+            e.insert(shape_of(model, policy).map_err(through)?);
         }
         let prompt = count("tokens", tokens).map_err(through)?;
         bytes.push(shapes.get(&(model, policy)).map(|shape| shape.stored_bytes(prompt)));

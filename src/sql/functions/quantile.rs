@@ -113,7 +113,7 @@ impl Accumulator for Quantile {
         let [first, last, steps, weight, ratio] = values else {
             return Err(through(Error::usage("`stretch_quantile` expects 5 arguments")));
         };
-        let [first, last, steps, weight] = [first, last, steps, weight].map(|array| array.as_primitive::<Int64Type>());
+        let [first, last, steps, weight] = [first, last, steps, weight].map(AsArray::as_primitive::<Int64Type>);
         let ratios = ratio.as_primitive::<Float64Type>();
         for row in 0..first.len() {
             let known = [first, last, steps, weight].iter().all(|column| column.is_valid(row)) && ratios.is_valid(row);

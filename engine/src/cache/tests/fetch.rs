@@ -1,5 +1,7 @@
 //! Fetch or recompute: by hand, and its laws.
 
+#![expect(clippy::float_cmp, reason = "sums and products of a few whole numbers are exact")]
+
 use proptest::prelude::*;
 
 use super::super::fetch::{Decide, Found, Terms, Verdict, Way, judge, totals};

@@ -1,3 +1,5 @@
+#![expect(clippy::float_cmp, reason = "sums and products of a few whole numbers are exact")]
+
 use super::*;
 use crate::policy::Keep;
 use crate::test_kit::toy_plan;

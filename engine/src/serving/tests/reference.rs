@@ -105,7 +105,7 @@ fn unit_of(workload: &Workload) -> u32 {
     if workload.unit_tokens.is_multiple_of(BLOCK_TOKENS) { workload.unit_tokens } else { 0 }
 }
 
-impl<'a> Replay<'a> {
+impl Replay<'_> {
     fn context(request: &Slow) -> u32 {
         request.start + request.generated - request.base
     }

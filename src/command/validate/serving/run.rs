@@ -153,24 +153,23 @@ fn scenario(args: &Args, folder: &Path, meta: &Meta) -> Result<Scenario> {
 fn workload(args: &Args, folder: &Path, meta: &Meta, requests: &[Request]) -> Result<Workload> {
     let first = requests.iter().map(|request| request.arrival_time).fold(f64::INFINITY, f64::min);
     let arrival_ns = requests.iter().map(|request| ((request.arrival_time - first) * 1e9).round() as i64).collect();
-    let mut workload = match args.dataset.clone().or_else(|| dataset(folder, meta)) {
-        Some(path) => stored(&path)?,
-        None => {
-            talk::warn(
-                "the run's dataset is not in the folder or beside it, so that no prefixes are shared; see `--dataset`",
-            );
-            Workload {
-                name: "measured".to_owned(),
-                request_ids: (0..requests.len() as u64).collect(),
-                arrival_ns: Vec::new(),
-                prompt: requests.iter().map(|request| request.input_toks).collect(),
-                output: requests.iter().map(|request| request.output_toks).collect(),
-                unit_tokens: 0,
-                offsets: vec![0; requests.len() + 1],
-                units: Vec::new(),
-                distinct_units: 0,
-                turns: Turns::default(),
-            }
+    let mut workload = if let Some(path) = args.dataset.clone().or_else(|| dataset(folder, meta)) {
+        stored(&path)?
+    } else {
+        talk::warn(
+            "the run's dataset is not in the folder or beside it, so that no prefixes are shared; see `--dataset`",
+        );
+        Workload {
+            name: "measured".to_owned(),
+            request_ids: (0..requests.len() as u64).collect(),
+            arrival_ns: Vec::new(),
+            prompt: requests.iter().map(|request| request.input_toks).collect(),
+            output: requests.iter().map(|request| request.output_toks).collect(),
+            unit_tokens: 0,
+            offsets: vec![0; requests.len() + 1],
+            units: Vec::new(),
+            distinct_units: 0,
+            turns: Turns::default(),
         }
     };
     let same = |(at, request): (usize, &Request)| {
