@@ -28,7 +28,8 @@ fn planned() -> Plan {
     let model = model::parse(&read("model/llama-3.1-70b"), "llama-3.1-70b").expect("a model");
     let shape = shape(&Stack::parse("full").expect("a policy"), &model).expect("a shape");
     let machine = machine::parse(&read("machine/h200"), "h200").expect("a machine");
-    plan(&model, &shape, &machine, WeightDtype::Fp8, Parallel { tensor: 8, instances: 8 }).expect("a plan")
+    plan(&model, &shape, &machine, WeightDtype::Fp8, Parallel { tensor: 8, instances: 8, ..Parallel::default() })
+        .expect("a plan")
 }
 
 /// What stands after a key, up to one of these characters.
@@ -76,7 +77,7 @@ fn mooncake(loops: u64, longer: u32, slower: i64) -> Workload {
 fn replay(bencher: Bencher<'_, '_>, workload: &Workload, traffic: Traffic, routing: Routing) {
     let plan = planned();
     let pools = [Pool { plan: &plan, instances: 8, role: Role::Both }];
-    let setup = Setup { pools: &pools, traffic, routing, rules: &RULES[0], handover: None };
+    let setup = Setup { pools: &pools, traffic, routing, rules: &RULES[0], handover: None, below: None };
     bencher.bench_local(|| {
         let outcome = serve(&setup, workload);
         assert!(outcome.served.iter().all(|served| served.fate == Fate::Finished));
