@@ -33,8 +33,12 @@ use parquet::schema::types::ColumnPath;
 #[expect(dead_code, reason = "what shares budgets over layers is not measured")]
 mod pieces;
 
-#[path = "../../src/unbroken.rs"]
-mod unbroken;
+/// Files that were just written are whole: the guard of the tool against damaged ones does nothing here.
+mod unbroken {
+    pub(crate) fn unbroken<T>(read: impl FnOnce() -> T) -> Result<T, String> {
+        Ok(read())
+    }
+}
 
 use pieces::{Files, Index, Needs};
 
