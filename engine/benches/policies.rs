@@ -33,12 +33,9 @@ use parquet::schema::types::ColumnPath;
 #[expect(dead_code, reason = "what shares budgets over layers is not measured")]
 mod pieces;
 
-/// Files that were just written are whole: the guard of the tool against damaged ones does nothing here.
-mod unbroken {
-    pub(crate) fn unbroken<T>(read: impl FnOnce() -> T) -> Result<T, String> {
-        Ok(read())
-    }
-}
+#[path = "../../src/unbroken.rs"]
+#[expect(unused_imports, reason = "its tests are left out of a benchmark")]
+mod unbroken;
 
 use pieces::{Files, Index, Needs};
 
