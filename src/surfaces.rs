@@ -10,6 +10,7 @@ mod file;
 mod machine;
 mod rows;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -147,30 +148,33 @@ impl Library {
     }
 
     /// The bytes of a surface's file; `None` where there is no such file.
-    fn bytes(&self, name: &str) -> Result<Option<Vec<u8>>> {
-        let Some(folder) = &self.folder else {
-            return Ok(embedded::SURFACES.iter().find(|(known, _)| *known == name).map(|(_, bytes)| bytes.to_vec()));
-        };
-        let path = folder.join(format!("{name}.parquet"));
-        if !path.is_file() {
-            return Ok(None);
-        }
-        let failed = |error: std::io::Error| Error::data(format!("cannot read `{}`: {error}", path.display()));
-        std::fs::read(&path).map(Some).map_err(failed)
+    fn bytes(&self, name: &str) -> Result<Option<Cow<'static, [u8]>>> {
+        let Some(folder) = &self.folder else { return Ok(shipped(name).map(Cow::Borrowed)) };
+        let read = |path: PathBuf| std::fs::read(&path).map(Cow::Owned).map_err(|error| unread(&path, &error));
+        in_folder(folder, name).map(read).transpose()
     }
 
     fn open(&self, name: &str) -> Result<Option<File>> {
         let Some(folder) = &self.folder else {
-            let bytes = embedded::SURFACES.iter().find(|(known, _)| *known == name).map(|(_, bytes)| *bytes);
-            return bytes.map(|bytes| file::on_disk(bytes, name)).transpose();
+            return shipped(name).map(|bytes| file::on_disk(bytes, name)).transpose();
         };
-        let path = folder.join(format!("{name}.parquet"));
-        if !path.is_file() {
-            return Ok(None);
-        }
-        let failed = |error: std::io::Error| Error::data(format!("cannot read `{}`: {error}", path.display()));
-        File::open(&path).map(Some).map_err(failed)
+        let open = |path: PathBuf| File::open(&path).map_err(|error| unread(&path, &error));
+        in_folder(folder, name).map(open).transpose()
     }
+}
+
+/// The bytes of a surface that the binary carries.
+fn shipped(name: &str) -> Option<&'static [u8]> {
+    embedded::SURFACES.iter().find(|(known, _)| *known == name).map(|(_, bytes)| *bytes)
+}
+
+/// The file of a surface in a folder, if there is one.
+fn in_folder(folder: &Path, name: &str) -> Option<PathBuf> {
+    Some(folder.join(format!("{name}.parquet"))).filter(|path| path.is_file())
+}
+
+fn unread(path: &Path, error: &std::io::Error) -> Error {
+    Error::data(format!("cannot read `{}`: {error}", path.display()))
 }
 
 #[cfg(test)]

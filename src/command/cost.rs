@@ -9,7 +9,9 @@ use std::sync::Arc;
 use arrow::array::{
     ArrayRef, BooleanArray, Float64Array, Int64Array, RecordBatch, StringArray, UInt32Array, UInt64Array,
 };
-use engine::cost::{Demand, Field, Parallel, Plan, Speculative, StepCost, measure, peak_flops, plan, price_columns};
+use engine::cost::{
+    Demand, Field, Parallel, Plan, Speculative, StepCost, fewest, measure, peak_flops, plan, price_columns,
+};
 use engine::error::{Error, Result};
 use engine::machine::Machine;
 use engine::model::{Model, WeightDtype};
@@ -185,7 +187,7 @@ fn place(args: &Args, source: &mut Source, subject: &Subject, failed: &mut Optio
     let mut placed = Vec::new();
     for name in &args.machine {
         let machine = load_machine(name)?;
-        match fewest(source, subject, &machine, args) {
+        match planned(source, subject, &machine, args) {
             Ok((parallel, plan)) => placed.push(Placed { machine, parallel, plan }),
             Err(error) => {
                 talk::warn(&format!("{} under {} on {name}: {error}", subject.model.name, subject.policy));
@@ -197,7 +199,7 @@ fn place(args: &Args, source: &mut Source, subject: &Subject, failed: &mut Optio
 }
 
 /// The plan on so many accelerators, or on the fewest (a power of two) that hold the weights.
-fn fewest(source: &mut Source, subject: &Subject, machine: &Machine, args: &Args) -> Result<(Parallel, Plan)> {
+fn planned(source: &mut Source, subject: &Subject, machine: &Machine, args: &Args) -> Result<(Parallel, Plan)> {
     let mut on = |tensor: u32| {
         let parallel = Parallel {
             tensor,
@@ -208,16 +210,10 @@ fn fewest(source: &mut Source, subject: &Subject, machine: &Machine, args: &Args
         };
         Ok((parallel, source.plan(subject, machine, parallel)?))
     };
-    if let Some(tensor) = args.tensor_parallel {
-        return on(tensor);
+    match args.tensor_parallel {
+        Some(tensor) => on(tensor),
+        None => fewest(machine, on),
     }
-    let mut found = on(1);
-    let mut tensor = 2;
-    while found.is_err() && tensor <= machine.accelerator.scale_up_domain.min(1024) {
-        found = on(tensor);
-        tensor *= 2;
-    }
-    found
 }
 
 impl Steps {

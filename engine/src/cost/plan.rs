@@ -332,15 +332,12 @@ impl Plan {
     }
 }
 
-/// Plans one copy of a model on the fewest accelerators, a power of two, that hold its weights.
+/// What `on` gives for the fewest accelerators, a power of two within the scale-up domain, on which it succeeds: as a rule
+/// the first that hold a model's weights.
 ///
 /// # Errors
-/// As [`plan`] on as many as the scale-up domain has.
-pub fn fewest(model: &Model, shape: &Shape, machine: &Machine, dtype: WeightDtype) -> Result<(Parallel, Plan)> {
-    let on = |tensor: u32| {
-        let parallel = Parallel::tensor(tensor);
-        plan(model, shape, machine, dtype, parallel).map(|found| (parallel, found))
-    };
+/// As `on` for the most accelerators that were tried.
+pub fn fewest<T>(machine: &Machine, mut on: impl FnMut(u32) -> Result<T>) -> Result<T> {
     let mut found = on(1);
     let mut tensor = 2;
     while found.is_err() && tensor <= machine.accelerator.scale_up_domain.min(1024) {

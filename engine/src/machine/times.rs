@@ -3,6 +3,9 @@
 use super::{Machine, Sourced};
 use crate::model::Certainty;
 
+/// Times a resource that comparisons try; the second generation of a part that is told to be 2.75 times as fast is among them.
+pub const FACTORS: [f64; 5] = [1.0, 2.0, 2.75, 4.0, 8.0];
+
 /// What there can be more of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resource {

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use arrow::array::RecordBatch;
 
-use super::stacking::{self, FACTORS, Part, baseline_of, differences, key, with_more, with_parts};
+use super::stacking::{self, Part, baseline_of, differences, key, with_more, with_parts};
 use super::toll::{BOOTHS, Toll, toll};
 use super::{Run, Scenario, Source};
 use crate::error::Result;
-use crate::machine::Resource;
+use crate::machine::{FACTORS, Resource};
 use crate::policy::Floor;
 use crate::schema::balance::{LEDGER, SPEC, STACKING, STACKING_SHARES};
 use crate::schema::{Cell, Table, batch_of_rows};

@@ -7,7 +7,7 @@
 
 use super::Scenario;
 use crate::error::Result;
-use crate::machine::Resource;
+use crate::machine::{FACTORS, Resource};
 use crate::policy::{Floor, Stack};
 
 /// Where a difference lies; in the order in which parts are added.
@@ -137,9 +137,6 @@ fn mixed_policy(parts: &[Part], has: &dyn Fn(Part) -> bool, baseline: &Scenario,
         None => stack,
     })
 }
-
-/// Times of a resource: the second generation of a part that is told to be 2.75 times as fast is among them.
-pub(super) const FACTORS: [f64; 5] = [1.0, 2.0, 2.75, 4.0, 8.0];
 
 /// The scenario on a machine with more of one resource.
 pub(super) fn with_more(scenario: &Scenario, resource: Resource, factor: f64) -> Scenario {

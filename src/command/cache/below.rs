@@ -12,7 +12,7 @@ use engine::cache::pages::{self, Demand, HeadReads};
 use engine::cache::tiers::{Hierarchy, Preset};
 use engine::cache::way::reaches;
 use engine::cache::{Rule, Trace, life_tables};
-use engine::cost::{Parallel, Plan, plan};
+use engine::cost::{Parallel, Plan, fewest, plan};
 use engine::error::{Error, Result};
 use engine::machine::Machine;
 use engine::policy::{Stack, shape};
@@ -268,15 +268,7 @@ pub(super) fn pages(args: &Args, share: f64) -> Result<Workload> {
 fn placed(model: &engine::model::Model, machine: &Machine, tensor: Option<u32>) -> Result<Plan> {
     let shape = shape(&Stack::parse("full")?, model)?;
     let on = |tensor: u32| plan(model, &shape, machine, model.weights, Parallel::tensor(tensor));
-    if let Some(tensor) = tensor {
-        return on(tensor);
-    }
-    let (mut tensor, mut found) = (1, on(1));
-    while found.is_err() && tensor < machine.accelerator.scale_up_domain.min(1024) {
-        tensor *= 2;
-        found = on(tensor);
-    }
-    found
+    tensor.map_or_else(|| fewest(machine, on), on)
 }
 
 /// The way from each farther tier: as it is typed, or as the machine's memories lie, nearest first.

@@ -9,70 +9,12 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, Float64Array, RecordBatch, StringArray, UInt32Array};
 use engine::cost::{Field, Plan};
 use engine::error::Result;
-use engine::machine::{Machine, Sourced};
-use engine::model::Certainty;
+use engine::machine::{FACTORS, Resource};
 
 use super::{Figures, Placed, Source, Steps, Subject, bound_by, figure, names, ns, priced, word_column};
 
-/// What is multiplied.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Resource {
-    Bandwidth,
-    Link,
-    Compute,
-    Capacity,
-}
-
-const RESOURCES: [Resource; 4] = [Resource::Bandwidth, Resource::Link, Resource::Compute, Resource::Capacity];
-
-/// Times what there is; the second generation of a part that is told to be 2.75 times as fast is among them.
-const FACTORS: [f64; 5] = [1.0, 2.0, 2.75, 4.0, 8.0];
-
 /// More requests than an engine runs at once, where the context is so short that they would fit.
 const MOST_REQUESTS: u64 = 1 << 16;
-
-impl Resource {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Bandwidth => "memory_bandwidth",
-            Self::Link => "link",
-            Self::Compute => "compute",
-            Self::Capacity => "memory_capacity",
-        }
-    }
-
-    /// The machine with so many times the resource.
-    fn times(self, machine: &Machine, factor: f64) -> Machine {
-        let mut machine = machine.clone();
-        let part = &mut machine.accelerator;
-        let known = |number: &mut Sourced| {
-            number.value *= factor;
-            if factor > 1.0 {
-                number.certainty = Certainty::Assumed;
-            }
-        };
-        match self {
-            Self::Bandwidth => known(&mut part.memory_bytes_per_s),
-            Self::Capacity => known(&mut part.memory_bytes),
-            Self::Link => {
-                known(&mut part.scale_up_bytes_per_s);
-                part.host_link_bytes_per_s.as_mut().into_iter().for_each(known);
-                if let Some(pool) = &mut machine.ffn_pool {
-                    pool.link_bytes_per_s.as_mut().into_iter().for_each(known);
-                }
-            }
-            Self::Compute => {
-                known(&mut part.bf16_flops);
-                let others = [&mut part.fp8_flops, &mut part.fp4_flops, &mut part.vector_flops];
-                others.into_iter().flatten().for_each(known);
-                if let Some(pool) = &mut machine.ffn_pool {
-                    known(&mut pool.fp8_flops);
-                }
-            }
-        }
-        machine
-    }
-}
 
 /// The table, one batch of rows per machine, resource and factor.
 pub(super) fn table(
@@ -83,7 +25,7 @@ pub(super) fn table(
 ) -> Result<Vec<RecordBatch>> {
     let mut batches = Vec::new();
     for placed in placed {
-        for resource in RESOURCES {
+        for resource in Resource::ALL {
             let mut varied = |factor: &f64| {
                 let machine = resource.times(&placed.machine, *factor);
                 source.plan(subject, &machine, placed.parallel)

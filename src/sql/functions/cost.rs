@@ -10,7 +10,7 @@ use arrow::buffer::NullBuffer;
 use arrow::datatypes::{DataType, Field, Fields, Int64Type};
 use datafusion::common::DataFusionError;
 use datafusion::logical_expr::{ColumnarValue, ScalarUDF, Volatility, create_udf};
-use engine::cost::{Batch, Plan, StepCost, fewest, measure, price};
+use engine::cost::{Batch, Parallel, Plan, StepCost, fewest, measure, plan, price};
 use engine::error::{Error, Result};
 use engine::policy::{Shape, Stack, shape};
 use engine::serving::RULES;
@@ -136,7 +136,10 @@ fn step_cost_of(args: &[ColumnarValue]) -> Found<ColumnarValue> {
 fn planned([model, machine, policy]: &[String; 3]) -> Result<(u32, Plan)> {
     let (model, machine) = (load_model(model)?, load_machine(machine)?);
     let shape = shape(&Stack::parse(policy)?, &model)?;
-    let (parallel, mut plan) = fewest(&model, &shape, &machine, model.weights)?;
+    let (parallel, mut plan) = fewest(&machine, |tensor| {
+        let parallel = Parallel::tensor(tensor);
+        Ok((parallel, plan(&model, &shape, &machine, model.weights, parallel)?))
+    })?;
     let measured = Library::of(None).measured(&machine, framework(RULES[0].name), &model, parallel)?;
     measure(&mut plan, &model, &machine, model.weights, &measured);
     Ok((parallel.tensor, plan))
