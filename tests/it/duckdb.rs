@@ -78,7 +78,7 @@ fn defaults(query: &Named) -> Json {
         .into()
 }
 
-/// The tables, views and queries of a store, as `duckdb.py` reads them.
+/// The tables, views and queries of a store, as `ask_duckdb.py` reads them.
 fn asked(store: &Store, run: &str, queries: &[Named]) -> Json {
     let mut tables: Vec<Json> = schema::ALL
         .iter()
@@ -150,7 +150,7 @@ fn duckdb_gives_the_same_answers() {
     let run = session.run().expect("a run").to_owned();
     let queries: Vec<Named> = sql::named().unwrap();
     let mut child = Command::new(python)
-        .arg(root().join("tests/it/duckdb.py"))
+        .arg(root().join("tests/it/ask_duckdb.py"))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -158,7 +158,7 @@ fn duckdb_gives_the_same_answers() {
     let input = serde_json::to_vec(&asked(&store, &run, &queries)).unwrap();
     child.stdin.take().unwrap().write_all(&input).unwrap();
     let output = child.wait_with_output().unwrap();
-    assert!(output.status.success(), "duckdb.py fails");
+    assert!(output.status.success(), "ask_duckdb.py fails");
     let answers: Vec<Json> =
         serde_json::Deserializer::from_slice(&output.stdout).into_iter().map(Result::unwrap).collect();
     assert_eq!(answers.len(), queries.len());
