@@ -17,10 +17,11 @@
 -- column verdict: removed, moved, received, added or unchanged.
 -- column moved_ratio: Of the time that the floor saves in some booths, the share that came back in others.
 -- column note: What the change asks of software and people, or why it is unknown.
+-- column adaptation_days: Engineer-days of software_adaptation, as the user gave them.
 -- column certainty: The least certain input.
 SELECT
   l.scenario_id, s.name AS scenario, l.floor, l.floor_position, l.change, l.booth, l.booth_position, l.before_ns,
   l.change_ns, l.before_bytes, l.change_bytes, l.before_j, l.change_j, l.before_usd, l.change_usd, l.verdict,
-  l.moved_ratio, l.note, l.certainty
+  l.moved_ratio, l.note, l.adaptation_days, l.certainty
 FROM ledger l JOIN scenarios s ON s.scenario_id = l.scenario_id
 ORDER BY scenario_id, floor_position, booth_position

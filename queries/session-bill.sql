@@ -1,8 +1,8 @@
 -- What do all sessions of a scenario pay together, as recorded and as served?
 -- column scenario_id: Number of the scenario within the run.
 -- column scenario: What the user calls it.
--- column payee: own for the machine's time, each request alone; else the tariff of a provider.
--- column cache: Whether the prompt cache is warm, lives as long as the provider says, or is cold.
+-- column payee: own for the machine's time; else the tariff of a provider.
+-- column cache: Whether the prompt cache is warm, lives as long as the provider says, or is cold, own time being that of each request alone; replay: own time as the scenario's replay shares it.
 -- column sessions: Sessions of several turns, or on which a stage acted.
 -- column changed: Of these, those on which a stage acted.
 -- column dearer: Of these, those that cost more than recorded.

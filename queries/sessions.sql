@@ -13,7 +13,7 @@
 -- column extra_requests: Requests that stages added.
 -- column first_turn: The turn in which a stage first acted.
 -- column break_even_turns: Turns until the stages have paid for themselves, by the replay.
--- column formula_turns: The same by the formula of the first action alone.
+-- column formula_turns: The same by the formula of break-even, turn by turn from what stages did.
 -- column is_dearer: Whether the session costs more than recorded.
 -- column why: In words.
 -- column certainty: The least certain input.

@@ -14,6 +14,8 @@ use engine::prices::{self, PriceBook};
 use engine::replay::{Mode, Prefill, Scenario};
 use engine::serving::{RULES, Routing, Rules, Traffic};
 use engine::tariff::{self, Tariff};
+use engine::unit;
+use engine::workload::{LONGEST_NS, ThinkTime};
 use serde::Deserialize;
 
 use crate::{embedded, model_config};
@@ -36,6 +38,8 @@ pub struct Spec {
     pub machine: Option<String>,
     /// `open`, `captured`, `closed` or `session`.
     pub mode: Option<String>,
+    /// What to take in `session` mode for pauses that are not recorded: `starts` or a time such as `5s`.
+    pub think_time: Option<String>,
     /// Requests at a time in `closed` mode.
     pub concurrency: Option<u32>,
     /// Who gets a request: `round-robin`, `least-loaded`, `prefix` or `session`.
@@ -77,6 +81,8 @@ pub struct Spec {
     pub prices: Option<String>,
     /// A book of token prices; nothing is sold without one.
     pub tariff: Option<String>,
+    /// Engineer-days that a floor asks of software, for the ledger: `hardware=30,algorithm=5`.
+    pub adaptation_days: Option<String>,
     /// Whether every operation has its closed form, where measured times of the machine are used if not.
     pub closed_form: Option<bool>,
 }
@@ -176,6 +182,7 @@ impl Spec {
             policy: text(self.policy, &other.policy),
             machine: text(self.machine, &other.machine),
             mode: text(self.mode, &other.mode),
+            think_time: text(self.think_time, &other.think_time),
             concurrency: self.concurrency.or(other.concurrency),
             routing: text(self.routing, &other.routing),
             engine: text(self.engine, &other.engine),
@@ -196,6 +203,7 @@ impl Spec {
             weights: text(self.weights, &other.weights),
             prices: text(self.prices, &other.prices),
             tariff: text(self.tariff, &other.tariff),
+            adaptation_days: text(self.adaptation_days, &other.adaptation_days),
             closed_form: self.closed_form.or(other.closed_form),
         }
     }
@@ -250,8 +258,33 @@ impl Spec {
             prices: load_prices(self.prices.as_deref().unwrap_or("hyperscaler"))?,
             tariff: self.tariff.as_deref().map(load_tariff).transpose()?,
             measured: Measured::default(),
+            adaptation_days: self.adaptation_days.as_deref().map_or(Ok(Vec::new()), adaptation_days)?,
         })
     }
+}
+
+/// The floors on which scenarios differ.
+const FLOORS: [&str; 3] = ["application", "algorithm", "hardware"];
+
+/// `hardware=30,algorithm=5`: engineer-days by floor.
+fn adaptation_days(text: &str) -> Result<Vec<(String, f64)>> {
+    let mut found: Vec<(String, f64)> = Vec::new();
+    for part in text.split(',') {
+        let (floor, days) = part.split_once('=').map_or((part.trim(), None), |(floor, days)| {
+            (floor.trim(), days.trim().parse::<f64>().ok().filter(|days| days.is_finite() && *days >= 0.0))
+        });
+        let is_new = found.iter().all(|(known, _)| known != floor);
+        match days {
+            Some(days) if FLOORS.contains(&floor) && is_new => found.push((floor.to_owned(), days)),
+            _ => {
+                return Err(Error::usage(format!(
+                    "`adaptation_days`: expected engineer-days by floor such as `hardware=30,algorithm=5`, found `{text}`"
+                ))
+                .hint(format!("floors are {}, each once", FLOORS.join(", "))));
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// `speculative(k=3,accept=0.7)`, or without names: three tokens are drafted for each request and step, each accepted with
@@ -306,7 +339,27 @@ impl Spec {
         Ok((Some(prefill), count(decoders)?))
     }
 
+    /// What to take for pauses between turns that are not recorded.
+    ///
+    /// # Errors
+    /// Neither `starts` nor a time; one that no mode asks for.
+    pub(crate) fn think_time(&self) -> Result<ThinkTime> {
+        let Some(text) = self.think_time.as_deref() else { return Ok(ThinkTime::Recorded) };
+        if self.mode.as_deref() != Some("session") {
+            return Err(Error::usage(format!("expected no `think_time` outside the mode `session`, found `{text}`"))
+                .hint("turns wait for each other in `--mode session` only"));
+        }
+        if text == "starts" {
+            return Ok(ThinkTime::Starts);
+        }
+        match unit::parse(&unit::TIME, text) {
+            Ok(ns) if (0.0..=LONGEST_NS as f64).contains(&ns) => Ok(ThinkTime::Fixed(ns.round() as i64)),
+            _ => Err(Error::usage(format!("`think_time`: expected `starts` or a time such as `5s`, found `{text}`"))),
+        }
+    }
+
     fn mode(&self) -> Result<Mode> {
+        self.think_time()?;
         let name = self.mode.as_deref().unwrap_or("open");
         match (name, self.concurrency) {
             ("closed", Some(concurrency)) => {
@@ -357,7 +410,7 @@ fn number(name: &str, value: u32) -> Result<u32> {
 }
 
 /// A stack without its placement, such as `tier(hbm,dram)`, and the placement: serving carries that out.
-fn placed(text: &str) -> Result<(String, Option<String>)> {
+pub(crate) fn placed(text: &str) -> Result<(String, Option<String>)> {
     let mut depth = 0_i32;
     let parts = text.split(|letter: char| {
         depth += i32::from(letter == '(') - i32::from(letter == ')');
@@ -562,6 +615,12 @@ mod tests {
         for (wrong, message) in [
             (Spec { mode: text("closed"), ..base() }, "expected a `concurrency`"),
             (Spec { concurrency: Some(8), ..base() }, "expected no `concurrency`"),
+            (Spec { adaptation_days: text("30"), ..base() }, "engineer-days by floor"),
+            (Spec { adaptation_days: text("hardware=3,hardware=4"), ..base() }, "engineer-days by floor"),
+            (Spec { adaptation_days: text("roof=3"), ..base() }, "engineer-days by floor"),
+            (Spec { think_time: text("5s"), ..base() }, "expected no `think_time`"),
+            (Spec { mode: text("session"), think_time: text("5"), ..base() }, "such as `5s`, found `5`"),
+            (Spec { mode: text("session"), think_time: text("-1s"), ..base() }, "such as `5s`, found `-1s`"),
             (Spec { mode: text("sesion"), ..base() }, "unknown mode `sesion`"),
             (Spec { routing: text("robin"), ..base() }, "unknown routing `robin`"),
             (Spec { step_tokens: Some(0), ..base() }, "`step_tokens` of at least 1"),

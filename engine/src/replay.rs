@@ -96,6 +96,8 @@ pub struct Scenario {
     pub prices: PriceBook,
     /// What tokens are sold for; nothing is sold if `None`.
     pub tariff: Option<Tariff>,
+    /// Engineer-days that the change on a floor asks of software, as far as anybody has said so; they change no replay.
+    pub adaptation_days: Vec<(String, f64)>,
     /// Measured operations of the machine; without any, every operation has its closed form.
     pub measured: Measured,
 }
@@ -316,13 +318,18 @@ fn pinned_bytes(plan: &Plan, blocks: u32, rules: &Rules) -> Result<u64> {
     }
 }
 
+/// The link over which instances that compute prompts send, by its name or distance.
+fn link_named(prefill: &Prefill) -> Option<&Link> {
+    let named = |link: &&Link| link.name == prefill.link || link.distance.name() == prefill.link;
+    prefill.machine.links.iter().find(named)
+}
+
 /// The instances that compute prompts, and their way to those that decode.
 fn prompts(scenario: &Scenario, prefill: &Prefill, shape: &Shape) -> Result<(Plan, Handover)> {
     let machine = &prefill.machine;
     let mut plan = plan(&scenario.model, shape, machine, scenario.dtype, prefill.parallel)?;
     measure(&mut plan, &scenario.model, machine, scenario.dtype, &prefill.measured);
-    let named = |link: &&Link| link.name == prefill.link || link.distance.name() == prefill.link;
-    let link = machine.links.iter().find(named).ok_or_else(|| {
+    let link = link_named(prefill).ok_or_else(|| {
         let known = machine.links.iter().flat_map(|link| [link.name.as_str(), link.distance.name()]);
         unknown("link", &prefill.link, known)
     })?;

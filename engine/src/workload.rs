@@ -41,14 +41,77 @@ pub struct Workload {
 pub struct Turns {
     /// The request that each continues; `u32::MAX` where it begins a session. Empty without sessions.
     pub before: Vec<u32>,
-    /// Pause after that one's end, nanoseconds.
+    /// Pause after that one's end, nanoseconds; after its start where `basis` says so.
     pub pause_ns: Vec<i64>,
+    /// How each pause is known.
+    pub basis: Vec<Pause>,
+}
+
+/// How the pause before a turn is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Pause {
+    /// It begins a session.
+    First,
+    /// It came before the turn before it had ended, so that it waits for nobody.
+    Overlap,
+    /// The recording gives the pause.
+    Recorded,
+    /// The recording gives the start, and the end of the turn before.
+    Measured,
+    /// The recording gives both starts; the turn comes so long after the start of the one before, or when that has ended.
+    FromStart,
+    /// The user said how long.
+    Chosen,
+    /// It follows a request that a stage sent for it, at once.
+    AtOnce,
+}
+
+impl Pause {
+    /// Its name in result tables; `None` for what has no pause.
+    pub fn name(self) -> Option<&'static str> {
+        match self {
+            Self::First => None,
+            Self::Overlap => Some("overlap"),
+            Self::Recorded => Some("recorded"),
+            Self::Measured => Some("measured"),
+            Self::FromStart => Some("from_start"),
+            Self::Chosen => Some("chosen"),
+            Self::AtOnce => Some("at_once"),
+        }
+    }
+}
+
+/// What to take for a pause that the recording does not give.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ThinkTime {
+    /// Nothing: such a pause is an error.
+    Recorded,
+    /// The time from start to start, see [`Pause::FromStart`].
+    Starts,
+    /// So many nanoseconds.
+    Fixed(i64),
 }
 
 impl Turns {
     /// The request that request `index` continues.
     pub fn before(&self, index: usize) -> Option<u32> {
         self.before.get(index).copied().filter(|&before| before != u32::MAX)
+    }
+
+    /// When request `index` comes, if the one that it continues came at `came` and ended at `ended`.
+    pub fn due(&self, index: usize, came: i64, ended: i64) -> i64 {
+        let pause = self.pause_ns[index];
+        match self.basis[index] {
+            Pause::FromStart => came.saturating_add(pause).max(ended),
+            _ => ended.saturating_add(pause),
+        }
+    }
+
+    /// How many pauses are known in which way, in the order of [`Pause`].
+    pub fn counts(&self) -> Vec<(Pause, usize)> {
+        let mut sorted = self.basis.clone();
+        sorted.sort_unstable();
+        sorted.chunk_by(|one, other| one == other).map(|alike| (alike[0], alike.len())).collect()
     }
 }
 
@@ -111,8 +174,8 @@ impl Workload {
 pub enum Times {
     /// Every arrival.
     Arrivals,
-    /// Arrivals of first turns, and the pause before each other turn.
-    Sessions,
+    /// Arrivals of first turns, and the pause before each other turn, or what to take in its place.
+    Sessions(ThinkTime),
     /// Nothing: requests come in the order of the trace.
     Order,
 }
@@ -146,7 +209,7 @@ pub fn from_requests_by(name: &str, batches: &[RecordBatch], times: Times) -> Re
     }
     let mut turns = Turns::default();
     match times {
-        Times::Sessions => (rows, turns) = sessions(name, batches, &rows)?,
+        Times::Sessions(think) => (rows, turns) = sessions(name, batches, &rows, think)?,
         // Stable: requests of one instant keep the order of the trace.
         Times::Arrivals => rows.sort_by_key(|row| row.0),
         Times::Order if rows.iter().all(|row| row.0.is_some()) => rows.sort_by_key(|row| row.0),
@@ -180,48 +243,99 @@ pub fn from_requests_by(name: &str, batches: &[RecordBatch], times: Times) -> Re
 /// Arrival, batch and row of a request.
 type Row = (Option<i64>, usize, usize);
 
-/// Who continues whom: the named parent, or the turn before in the session. A request that came before the one before it
-/// had ended begins anew. Rows come back in an order in which nobody stands before the request that it continues, with the
-/// arrival of the session's first turn.
-fn sessions(name: &str, batches: &[RecordBatch], rows: &[Row]) -> Result<(Vec<Row>, Turns)> {
+/// Who continues whom: the named parent, or the turn before in the session. Rows come back in the order in which they came, as
+/// far as that is known, so that nobody stands before the request that it continues; one whose arrival is not known has
+/// that of the one before.
+fn sessions(name: &str, batches: &[RecordBatch], rows: &[Row], think: ThinkTime) -> Result<(Vec<Row>, Turns)> {
     let facts: Vec<Fact<'_>> = rows.iter().map(|row| Fact::of(batches, *row)).collect::<Result<_>>()?;
     let before = predecessors(&facts);
-    let pause = |at: usize| -> Result<Option<(u32, i64)>> {
-        let Some(parent) = before[at] else { return Ok(None) };
-        let (own, parent_fact) = (&facts[at], &facts[parent as usize]);
-        if let Some(delay) = own.delay {
-            return Ok(Some((parent, delay.max(0))));
-        }
-        let ended = parent_fact.arrival.zip(parent_fact.e2e).map(|(arrival, e2e)| arrival.saturating_add(e2e));
-        match own.arrival.zip(ended) {
-            Some((arrival, ended)) => Ok((arrival >= ended).then(|| (parent, arrival - ended))),
-            None => Err(Error::run(format!("request {} of `{name}` follows another after an unknown pause", own.id))
-                .hint(
-                    "`session` needs `delay_ns`, or arrivals and `measured_e2e_ns`; use `mode = \"open\"` or `closed`",
-                )),
-        }
-    };
-    let links: Vec<Option<(u32, i64)>> = (0..rows.len()).map(pause).collect::<Result<_>>()?;
-    let (roots, depths) = chains(name, &links)?;
-    let start = |at: usize| {
-        let fact = &facts[roots[at] as usize];
-        fact.arrival.ok_or_else(|| {
-            Error::run(format!("request {} of `{name}` begins a session at an unknown time", fact.id))
-                .hint("use `mode = \"closed\"` with a `concurrency`")
+    let clock = resolution(&facts);
+    let mut unknown = Vec::new();
+    let pauses: Vec<(Pause, i64)> = (0..rows.len())
+        .map(|at| {
+            let Some(parent) = before[at] else { return (Pause::First, 0) };
+            pause(&facts[at], &facts[parent as usize], clock, think).unwrap_or_else(|| {
+                unknown.push(facts[at].id);
+                (Pause::First, 0)
+            })
         })
-    };
-    let starts: Vec<i64> = (0..rows.len()).map(start).collect::<Result<_>>()?;
+        .collect();
+    if let Some(first) = unknown.first() {
+        let of = before.iter().flatten().count();
+        return Err(Error::run(format!(
+            "{} of {of} pauses between turns of `{name}` are not known, the first one before request {first}",
+            unknown.len()
+        ))
+        .hint(
+            "say what to take for them: `--think-time starts` (as long after the start of the turn before as recorded, or \
+             when that has ended) or a time such as `--think-time 5s`; or replay in the mode `open` or `closed`",
+        ));
+    }
+    let waits = |at: usize| !matches!(pauses[at].0, Pause::First | Pause::Overlap);
+    let links: Vec<Option<u32>> = (0..rows.len()).map(|at| before[at].filter(|_| waits(at))).collect();
+    let (roots, depths) = chains(name, &links)?;
+    for &root in &roots {
+        if facts[root as usize].arrival.is_none() {
+            let id = facts[root as usize].id;
+            return Err(Error::run(format!("request {id} of `{name}` begins a session at an unknown time"))
+                .hint("use `mode = \"closed\"` with a `concurrency`"));
+        }
+    }
     let mut order: Vec<usize> = (0..rows.len()).collect();
-    order.sort_by_key(|&at| (starts[at], depths[at]));
+    order.sort_by_key(|&at| depths[at]);
+    let mut came = vec![i64::MIN; rows.len()];
+    for &at in &order {
+        let parent = links[at].map_or(i64::MIN, |parent| came[parent as usize]);
+        came[at] = facts[at].arrival.unwrap_or(i64::MIN).max(parent);
+    }
+    order.sort_by_key(|&at| (came[at], depths[at]));
     let mut place = vec![0; rows.len()];
     for (to, &at) in order.iter().enumerate() {
         place[at] = to as u32;
     }
     let turns = Turns {
-        before: order.iter().map(|&at| links[at].map_or(u32::MAX, |(parent, _)| place[parent as usize])).collect(),
-        pause_ns: order.iter().map(|&at| links[at].map_or(0, |(_, pause)| pause)).collect(),
+        before: order.iter().map(|&at| links[at].map_or(u32::MAX, |parent| place[parent as usize])).collect(),
+        pause_ns: order.iter().map(|&at| pauses[at].1).collect(),
+        basis: order.iter().map(|&at| pauses[at].0).collect(),
     };
-    Ok((order.iter().map(|&at| (Some(starts[at]), rows[at].1, rows[at].2)).collect(), turns))
+    Ok((order.iter().map(|&at| (Some(came[at]), rows[at].1, rows[at].2)).collect(), turns))
+}
+
+/// The pause of a turn after the one before it, and how it is known; `None` if it is not. `clock` is the resolution of
+/// arrivals.
+///
+/// A recorded pause that is longer than from start to start is no pause after the turn before: a client that does not know
+/// when that ended counts from an earlier one.
+fn pause(own: &Fact<'_>, before: &Fact<'_>, clock: i64, think: ThinkTime) -> Option<(Pause, i64)> {
+    let gap = own.arrival.zip(before.arrival).map(|(own, before)| own.saturating_sub(before));
+    let measured = gap.zip(before.e2e).map(|(gap, took)| gap.saturating_sub(took));
+    if gap.is_some_and(|gap| gap < 0) || measured.is_some_and(|pause| pause <= -clock) {
+        return Some((Pause::Overlap, 0));
+    }
+    let recorded = own.delay.map(|delay| delay.max(0));
+    match recorded.filter(|&delay| gap.is_none_or(|gap| delay < gap.saturating_add(clock))) {
+        Some(delay) => Some((Pause::Recorded, delay)),
+        None => match (measured, gap, think) {
+            (Some(pause), ..) => Some((Pause::Measured, pause.max(0))),
+            (None, Some(gap), ThinkTime::Starts) => Some((Pause::FromStart, gap)),
+            (None, _, ThinkTime::Fixed(chosen)) => Some((Pause::Chosen, chosen)),
+            (None, ..) => None,
+        },
+    }
+}
+
+/// The largest of a second, a millisecond, a microsecond and a nanosecond that all arrivals are multiples of.
+fn resolution(facts: &[Fact<'_>]) -> i64 {
+    let mut arrivals = facts.iter().filter_map(|fact| fact.arrival).filter(|&arrival| arrival != 0).peekable();
+    if arrivals.peek().is_none() {
+        return 1;
+    }
+    arrivals.fold(1_000_000_000, |mut clock, arrival| {
+        while arrival % clock != 0 {
+            clock /= 1000;
+        }
+        clock
+    })
 }
 
 /// What says who continues whom.
@@ -274,7 +388,7 @@ fn predecessors(facts: &[Fact<'_>]) -> Vec<Option<u32>> {
 }
 
 /// The first request of each one's chain, and how many stand before it.
-fn chains(name: &str, links: &[Option<(u32, i64)>]) -> Result<(Vec<u32>, Vec<u32>)> {
+fn chains(name: &str, links: &[Option<u32>]) -> Result<(Vec<u32>, Vec<u32>)> {
     let (mut roots, mut depths) = (vec![u32::MAX; links.len()], vec![0; links.len()]);
     let mut path = Vec::new();
     for start in 0..links.len() {
@@ -282,7 +396,7 @@ fn chains(name: &str, links: &[Option<(u32, i64)>]) -> Result<(Vec<u32>, Vec<u32
         while roots[at] == u32::MAX {
             path.push(at);
             match links[at] {
-                Some((parent, _)) if path.len() <= links.len() => at = parent as usize,
+                Some(parent) if path.len() <= links.len() => at = parent as usize,
                 Some(_) => return Err(Error::data(format!("requests of `{name}` continue each other in a circle"))),
                 None => roots[at] = at as u32,
             }
@@ -403,6 +517,8 @@ mod tests {
         vec![RecordBatch::try_from_iter(columns).unwrap()]
     }
 
+    const RECORDED: Times = Times::Sessions(ThinkTime::Recorded);
+
     #[test]
     fn turns_follow_their_parent_or_the_turn_before() {
         let batches = rows(&[
@@ -414,20 +530,56 @@ mod tests {
             // It came before its parent had ended, so it waits for nobody.
             (4, None, None, Some(3), Some(185), None, None),
         ]);
-        let workload = from_requests_by("x", &batches, Times::Sessions).unwrap();
+        let workload = from_requests_by("x", &batches, RECORDED).unwrap();
         assert_eq!(workload.request_ids, [1, 2, 3, 4, 0]);
         assert_eq!(workload.turns.before, [u32::MAX, 0, 0, u32::MAX, u32::MAX]);
         assert_eq!(workload.turns.pause_ns, [0, 7, 30, 0, 0]);
-        assert_eq!(workload.arrival_ns, [0, 0, 0, 85, 400]);
+        assert_eq!(workload.arrival_ns, [0, 0, 80, 85, 400]);
+        let counts = [(Pause::First, 2), (Pause::Overlap, 1), (Pause::Recorded, 1), (Pause::Measured, 1)];
+        assert_eq!(workload.turns.counts(), counts);
+    }
+
+    #[test]
+    fn pauses_that_are_not_recorded_are_taken_as_the_user_says() {
+        const S: i64 = 1_000_000_000;
+        let a = |turn: u32, arrival: i64, delay: Option<i64>, e2e: Option<i64>| -> Case {
+            let delay = delay.map(|delay| delay * S);
+            (turn.into(), Some("a"), Some(turn), None, Some(arrival * S), delay, e2e)
+        };
+        let batches = rows(&[
+            a(0, 0, None, None),
+            // When the turn before ended is not recorded.
+            a(1, 20, None, Some(4 * S + S / 2)),
+            // Seconds are all that the clock shows: 0.5 s too early is within it.
+            a(2, 24, None, None),
+            // A pause of 40 s does not fit between starts 11 s apart.
+            a(3, 35, Some(40), Some(3 * S)),
+            // 2 s too early is not.
+            a(4, 36, Some(0), Some(S)),
+            a(5, 40, Some(3), None),
+        ]);
+        let turns = |think: ThinkTime| from_requests_by("x", &batches, Times::Sessions(think)).unwrap().turns;
+        let starts = turns(ThinkTime::Starts);
+        let (from_start, recorded) = (Pause::FromStart, Pause::Recorded);
+        assert_eq!(starts.basis, [Pause::First, from_start, Pause::Measured, from_start, Pause::Overlap, recorded]);
+        assert_eq!(starts.pause_ns, [0, 20 * S, 0, 11 * S, 0, 3 * S]);
+        assert_eq!(starts.before, [u32::MAX, 0, 1, 2, u32::MAX, 4]);
+        // From the start of the turn before, but not before its end; a pause after its end.
+        assert_eq!((starts.due(1, 5 * S, 6 * S), starts.due(1, 5 * S, 30 * S)), (25 * S, 30 * S));
+        assert_eq!(starts.due(5, 5 * S, 6 * S), 9 * S);
+        let chosen = turns(ThinkTime::Fixed(7));
+        assert_eq!(chosen.pause_ns, [0, 7, 0, 7, 0, 3 * S]);
+        let error = from_requests_by("x", &batches, RECORDED).unwrap_err().to_string();
+        assert!(error.contains("2 of 5 pauses between turns of `x` are not known, the first one before request 1"));
     }
 
     #[test]
     fn unknown_pauses_and_circles_are_told() {
-        let error = |facts: &[Case]| from_requests_by("x", &rows(facts), Times::Sessions).unwrap_err().to_string();
+        let error = |facts: &[Case]| from_requests_by("x", &rows(facts), RECORDED).unwrap_err().to_string();
         let first = (0, Some("a"), Some(0), None, Some(1), None, None);
-        assert!(error(&[first, (1, Some("a"), Some(1), None, Some(9), None, None)]).contains("unknown pause"));
+        assert!(error(&[first, (1, Some("a"), Some(1), None, Some(9), None, None)]).contains("1 of 1 pauses"));
         assert!(error(&[(0, None, None, None, None, None, None)]).contains("unknown time"));
-        let circle = |id, parent| -> Case { (id, None, None, Some(parent), Some(0), Some(1), None) };
+        let circle = |id, parent| -> Case { (id, None, None, Some(parent), Some(0), Some(0), None) };
         assert!(error(&[circle(0, 1), circle(1, 0)]).contains("circle"));
         let unknown = rows(&[(0, None, None, None, None, None, None), (1, None, None, None, Some(3), None, None)]);
         assert_eq!(from_requests_by("x", &unknown, Times::Order).unwrap().arrival_ns, [0, 0]);

@@ -14,7 +14,7 @@ use engine::cache::{Rule, Trace, count};
 use engine::error::{Error, Result};
 use engine::schema::canonical::REQUESTS;
 use engine::unit;
-use engine::workload::Workload;
+use engine::workload::{Times, Workload};
 use rayon::prelude::*;
 
 use super::replay::sources::{Load, available, choose, load, with_requests};
@@ -130,7 +130,7 @@ fn read(args: &Args) -> Result<(Workload, Option<Sessions>)> {
     let store = Store::open(&args.store)?;
     let sources = with_requests(&store, available(&store)?)?;
     let source = choose(&sources, args.workload.as_deref(), false)?;
-    let workload = load(&store, source, Load::of(None))?.workload;
+    let workload = load(&store, source, Load::Requests(Times::Arrivals))?.workload;
     if workload.units.is_empty() {
         return Err(Error::run(format!("the requests of `{}` name no KV blocks", workload.name))
             .hint("a cache can be replayed on traces with block hashes, such as Mooncake's"));
@@ -290,9 +290,9 @@ fn sampled(
     workload: &Workload,
 ) -> Result<Vec<Curve>> {
     let part = sample(workload, rate, seed)?;
-    let accesses = trace.accesses().len() as u64;
+    let whole = (trace.accesses().len() as u64, trace.distinct() as u64);
     let curve = |rule: &Rule| {
-        let found = estimate(rule, &trace.of(&part), rate, accesses, sizes)?;
+        let found = estimate(rule, &trace.of(&part), rate, whole, sizes)?;
         let points = found.into_iter().map(|estimate| (estimate.capacity, Point::Sampled(estimate))).collect();
         Ok(Curve { policy: rule.text(), points })
     };

@@ -20,7 +20,7 @@ use engine::serving::{RULES, Rules};
 
 use self::range::numbers;
 use super::{Exit, Shown, print, talk};
-use crate::scenario::{dtype, load_machine, load_model, rules, speculative};
+use crate::scenario::{dtype, load_machine, load_model, placed, rules, speculative};
 use crate::surfaces::{Library, framework};
 
 /// Arguments of `kvtoll cost`. Repeated flags multiply.
@@ -174,7 +174,13 @@ fn subjects(args: &Args) -> Result<Vec<Subject>> {
         let model = load_model(model)?;
         let dtype = args.weights.as_deref().map_or(Ok(model.weights), dtype)?;
         for policy in &args.policy {
-            let stack = Stack::parse(policy)?;
+            let (stages, placement) = placed(policy)?;
+            if let Some(rule) = placement {
+                talk::warn(&format!(
+                    "`{rule}` is carried out by serving and changes no single step: `kvtoll replay` shows what it does"
+                ));
+            }
+            let stack = Stack::parse(&stages)?;
             let shape = shape(&stack, &model)?;
             subjects.push(Subject { model: model.clone(), policy: stack.name(), shape, dtype });
         }

@@ -23,7 +23,7 @@ use engine::serving::Fate;
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
-use self::sources::{Load, available, choose, column, load, with_requests};
+use self::sources::{Load, available, choose, column, load, tell_pauses, with_requests};
 use super::cache::curve;
 use super::recorded::{self, Way};
 use super::{Exit, print, talk};
@@ -71,6 +71,10 @@ pub struct Wanted {
     /// comes when the one before it has ended, after its recorded pause)
     #[arg(long, value_name = "MODE")]
     pub mode: Option<String>,
+    /// What to take in `--mode session` for pauses that are not recorded: `starts` (as long after the start of the turn
+    /// before as recorded, or when that has ended) or a time such as `5s`
+    #[arg(long, value_name = "TIME")]
+    pub think_time: Option<String>,
     /// Requests at a time in `--mode closed`
     #[arg(long, value_name = "N")]
     pub concurrency: Option<u32>,
@@ -127,6 +131,9 @@ pub struct Wanted {
     /// A book of token prices by the promise kept; see `kvtoll list tariffs`
     #[arg(long, value_name = "BOOK")]
     pub tariff: Option<String>,
+    /// Engineer-days that a change asks of software, by floor, for the ledger: `hardware=30,algorithm=5`
+    #[arg(long, value_name = "FLOOR=DAYS")]
+    pub adaptation_days: Option<String>,
     /// The serving engine's rules; see `kvtoll list engines`
     #[arg(long, value_name = "ENGINE")]
     pub engine: Option<String>,
@@ -169,10 +176,12 @@ impl Wanted {
         for (flag, value) in [
             ("workload", &self.workload),
             ("mode", &self.mode),
+            ("think-time", &self.think_time),
             ("rate", &self.rate),
             ("weights", &self.weights),
             ("prices", &self.prices),
             ("tariff", &self.tariff),
+            ("adaptation-days", &self.adaptation_days),
             ("engine", &self.engine),
             ("speculative", &self.speculative),
             ("routing", &self.routing),
@@ -361,6 +370,7 @@ fn specs(wanted: &Wanted) -> Result<Vec<Spec>> {
     let common = Spec {
         workload: wanted.workload.clone(),
         mode: wanted.mode.clone(),
+        think_time: wanted.think_time.clone(),
         engine: wanted.engine.clone(),
         concurrency: wanted.concurrency,
         routing: wanted.routing.clone(),
@@ -380,6 +390,7 @@ fn specs(wanted: &Wanted) -> Result<Vec<Spec>> {
         weights: wanted.weights.clone(),
         prices: wanted.prices.clone(),
         tariff: wanted.tariff.clone(),
+        adaptation_days: wanted.adaptation_days.clone(),
         closed_form: wanted.closed_form.then_some(true),
         ..Spec::default()
     };
@@ -424,12 +435,14 @@ fn resolve(store: &Store, specs: &[Spec]) -> Result<(Vec<Source>, Vec<Scenario>)
     let mut numbers: BTreeMap<(u32, Load), usize> = BTreeMap::new();
     let (mut sources, mut scenarios) = (Vec::new(), Vec::new());
     for spec in specs {
-        let way = Load::of(spec.mode.as_deref());
+        let way = Load::of(spec.mode.as_deref(), spec.think_time()?);
         let source = choose(&available, spec.workload.as_deref(), way == Load::Captured)?;
         let index = if let Some(&index) = numbers.get(&(source.id, way)) {
             index
         } else {
-            sources.push(load(store, source, way)?);
+            let loaded = load(store, source, way)?;
+            tell_pauses(&loaded.workload);
+            sources.push(loaded);
             numbers.insert((source.id, way), sources.len() - 1);
             sources.len() - 1
         };
@@ -493,6 +506,12 @@ fn run_id(
             hash.update(sha256);
         }
     }
+    for turns in sources.iter().map(|source| &source.workload.turns) {
+        for (pause, basis) in turns.pause_ns.iter().zip(&turns.basis) {
+            hash.update(pause.to_le_bytes());
+            hash.update(basis.name().unwrap_or_default());
+        }
+    }
     for scenario in scenarios {
         let Scenario {
             name,
@@ -511,13 +530,13 @@ fn run_id(
         } = scenario;
         let speculative = scenario.speculative;
         let (routing, kv_blocks, prefill) = (scenario.routing, scenario.kv_blocks, &scenario.prefill);
-        let placement = &scenario.placement;
+        let (placement, days) = (&scenario.placement, &scenario.adaptation_days);
         let (workload, policy) = (&sources[scenario.workload].workload.name, scenario.policy.name());
         // The stack goes in by its canonical name: its stages hold addresses of functions.
         hash.update(format!("{name:?} {is_baseline} {workload:?} {model:?} {policy} {machine:?} {mode:?} "));
         hash.update(format!(
             "{rules:?} {routing:?} {kv_blocks:?} {prefill:?} {placement:?} {rate:?} {parallel:?} {dtype:?} {prices:?} \
-             {tariff:?} {measured:?} {speculative:?}\n"
+             {tariff:?} {measured:?} {speculative:?} {days:?}\n"
         ));
     }
     if let Some(budget) = budget {

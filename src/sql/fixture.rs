@@ -533,7 +533,7 @@ fn link_rows(scenarios: &[Scenario<'_>]) -> Vec<Vec<Cell>> {
     for (id, _) in finished(scenarios) {
         for bucket in 0..100u32 {
             let start = i64::from(bucket) * 6_000_000_000;
-            rows.push(row![id, "scale_up", bucket, start, 6_000_000_000i64, 2_000_000_000u64, 0.05]);
+            rows.push(row![id, "scale_up", Some("rack"), bucket, start, 6_000_000_000i64, 2_000_000_000u64, 0.05]);
         }
     }
     rows

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::support::{number, root, succeed};
+use crate::support::{kvtoll, number, root, stderr, succeed};
 
 /// Instant in s, prompt, ids of blocks and whether it is a sub-agent's, of each request of a list.
 fn requests(list: &[Value], start: f64, is_agent: bool, found: &mut Vec<(f64, u64, Vec<u64>, bool)>) {
@@ -93,12 +93,108 @@ fn a_stack_over_the_floors_replays_in_one_run() {
     assert!(page.contains("What sessions pay") && page.contains("compact(at=50000)"));
 }
 
+/// A store with one trace.
+fn stored(folder: &Path, trace: &str) -> String {
+    let store = folder.join("store").to_string_lossy().into_owned();
+    succeed(&["ingest", trace, "--into", &store]);
+    store
+}
+
+#[test]
+fn turns_wait_for_each_other_after_pauses_that_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = stored(folder.path(), "traces/weka/v8_trace_0242.json");
+    let replay = |more: &[&str]| {
+        let base = ["replay", &store, "--model", "llama-3.1-8b", "--machine", "h200", "--closed-form"];
+        kvtoll(&[&base[..], more].concat())
+    };
+    // Starts at 0, 90 and 185 s; of the first answer the end is recorded (43.48 s), of the second it is not, and the client's
+    // pause of 142 s counts from the first one.
+    let refused = replay(&["--mode", "session"]);
+    let said = stderr(&refused);
+    assert!(!refused.status.success());
+    assert!(said.contains("1 of 2 pauses between turns of `v8_trace_0242.json (source 0)` are not known"), "{said}");
+    assert!(said.contains("`--think-time starts`"), "{said}");
+    let said = stderr(&replay(&["--think-time", "5s"]));
+    assert!(said.contains("expected no `think_time` outside the mode `session`"), "{said}");
+    let pauses = |store: &str| {
+        let of = |turn: u32| {
+            let sql = format!("SELECT pause_ns / 1e9 FROM session_turns WHERE turn = {turn}");
+            number(Path::new(store), &sql)
+        };
+        [of(1), of(2)]
+    };
+    let arrival = |turn: u32, column: &str| {
+        let sql = format!(
+            "SELECT {column} / 1e9 FROM request_costs c JOIN session_turns t ON t.request_id = c.request_id WHERE turn = {turn}"
+        );
+        number(Path::new(&store), &sql)
+    };
+    let given = replay(&["--mode", "session", "--think-time", "5s"]);
+    assert!(
+        stderr(&given).contains("come: 1 after their recorded pause; 1 after the given think time"),
+        "{}",
+        stderr(&given)
+    );
+    assert_eq!(pauses(&store), [47.0, 5.0]);
+    let end = arrival(1, "c.arrival_ns") + arrival(1, "c.e2e_ns");
+    assert!((arrival(2, "c.arrival_ns") - end - 5.0).abs() < 1e-6);
+    let starts = replay(&["--mode", "session", "--think-time", "starts"]);
+    assert!(stderr(&starts).contains("1 after the recorded time from start to start"), "{}", stderr(&starts));
+    assert_eq!(pauses(&store), [47.0, 95.0]);
+    assert!((arrival(2, "c.arrival_ns") - arrival(1, "c.arrival_ns") - 95.0).abs() < 1e-6);
+    let from = "SELECT count(*) FROM session_turns WHERE pause_from = CASE turn WHEN 1 THEN 'recorded' WHEN 2 THEN 'from_start' END";
+    assert!((number(Path::new(&store), from) - 2.0).abs() < 1e-9);
+}
+
+#[test]
+fn stages_that_never_act_change_nothing_on_a_real_session() {
+    let idle = [
+        "clear_tool_results(trigger=4000M)",
+        "clear_thinking(keep=1k)",
+        "compact(at=4000M)",
+        "microcompact(idle=1000h)",
+        "collapse(at=4000M)",
+        "transcripts(at=4000M)",
+        "consolidate(sessions=9)",
+    ];
+    let (_folder, store) = replayed("traces/weka/v1_trace_0208.json", &[&["full"], &idle[..]].concat());
+    for scenario in 1..=idle.len() {
+        for table in ["request_costs", "session_turns", "session_costs", "session_memory", "step_costs"] {
+            let of =
+                |scenario: usize| format!("SELECT * EXCLUDE (scenario_id) FROM {table} WHERE scenario_id = {scenario}");
+            let (own, base) = (of(scenario), of(0));
+            let sql = format!("SELECT count(*) FROM (({own} EXCEPT {base}) UNION ALL ({base} EXCEPT {own}))");
+            assert!(number(&store, &sql) < 0.5, "{table} of {}", idle[scenario - 1]);
+        }
+    }
+}
+
+/// In the replay of a scenario requests share the machine: what a stage costs there is the difference to the same replay
+/// without it.
+#[test]
+fn own_hardware_is_priced_in_the_replay_too() {
+    let stage = "clear_tool_results(trigger=20k,keep=1)";
+    let (_folder, store) = replayed("traces/weka/v8_trace_0242.json", &["fp8", &format!("{stage}+fp8")]);
+    let sum = |sql: &str| number(&store, sql);
+    for (column, scenario) in [("recorded_ns", 0), ("cost_ns", 1)] {
+        let bill = sum(&format!(
+            "SELECT sum({column}) FROM session_costs WHERE payee = 'own' AND cache = 'replay' AND scenario_id = 1"
+        ));
+        let replayed = sum(&format!("SELECT sum(machine_ns) FROM request_costs WHERE scenario_id = {scenario}"));
+        assert!((bill - replayed).abs() < 0.5, "{column}: {bill} {replayed}");
+    }
+    let bill = "SELECT sum(cost_usd) FROM session_costs WHERE payee = 'own' AND cache = 'replay' AND scenario_id = 1";
+    let replayed = sum("SELECT sum(cost_usd) FROM request_costs WHERE scenario_id = 1");
+    assert!((sum(bill) / replayed - 1.0).abs() < 1e-6);
+}
+
 #[test]
 fn captured_steps_refuse_stages_that_act_on_the_context() {
     let folder = tempfile::tempdir().unwrap();
     let store = folder.path().join("store").to_string_lossy().into_owned();
     succeed(&["ingest", "traces/recording-token", "--into", &store]);
-    let output = crate::support::kvtoll(&[
+    let output = kvtoll(&[
         "replay",
         &store,
         "--model",
@@ -112,7 +208,7 @@ fn captured_steps_refuse_stages_that_act_on_the_context() {
         "--policy",
         "compact",
     ]);
-    let said = crate::support::stderr(&output);
+    let said = stderr(&output);
     assert!(said.contains("captured steps run as they were recorded"), "{said}");
     let count = |status: &str| {
         number(Path::new(&store), &format!("SELECT count(*) FROM scenarios WHERE status = '{status}'")) as i64

@@ -28,8 +28,10 @@ const DEVIATIONS: f64 = 1.96;
 pub struct Estimate {
     /// The size, in blocks of the whole trace.
     pub capacity: u64,
-    /// Estimated misses over accesses.
+    /// Estimated misses over accesses; no fewer than the first uses, which always miss.
     pub miss_ratio: f64,
+    /// Whether the sample alone says fewer than that.
+    pub is_at_ceiling: bool,
     /// The error that the estimate does not exceed with about 95%, as a difference of ratios.
     pub error: f64,
     /// Accesses that were replayed.
@@ -80,11 +82,18 @@ fn misses(rule: &Rule, trace: &Trace<'_>, capacity: f64) -> Result<(Counts, f64)
 }
 
 /// Estimates a policy's misses at each of `sizes` from a sample of the workload at `rate`, which [`sample`] has drawn;
-/// `accesses` are those of the whole workload.
+/// `accesses` are those of the whole workload, and `distinct` its blocks.
 ///
 /// # Errors
 /// A policy that needs what the trace lacks.
-pub fn estimate(rule: &Rule, sampled: &Trace<'_>, rate: f64, accesses: u64, sizes: &[u64]) -> Result<Vec<Estimate>> {
+pub fn estimate(
+    rule: &Rule,
+    sampled: &Trace<'_>,
+    rate: f64,
+    (accesses, distinct): (u64, u64),
+    sizes: &[u64],
+) -> Result<Vec<Estimate>> {
+    let least = distinct as f64 / accesses.max(1) as f64;
     let whole = accesses.max(1) as f64 * rate;
     let mut found = Vec::with_capacity(sizes.len());
     for &capacity in sizes {
@@ -97,9 +106,11 @@ pub fn estimate(rule: &Rule, sampled: &Trace<'_>, rate: f64, accesses: u64, size
             let other = misses(rule, sampled, (room * factor).max(0.0))?.0;
             change = change.max(other.misses().abs_diff(counts.misses()));
         }
+        let miss_ratio = counts.misses() as f64 / whole;
         found.push(Estimate {
             capacity,
-            miss_ratio: (counts.misses() as f64 / whole).min(1.0),
+            miss_ratio: miss_ratio.max(least).min(1.0),
+            is_at_ceiling: miss_ratio < least,
             error: DEVIATIONS * deviation + change as f64 / whole,
             sampled_accesses: counts.accesses,
         });

@@ -150,7 +150,8 @@ fn found(point: &Point, accesses: u64) -> Vec<Cell> {
         ],
         Point::Sampled(estimate) => {
             let misses = (estimate.miss_ratio * accesses as f64).round() as u64;
-            let mut cells: Vec<Cell> = vec!["sampled".into(), (accesses - misses.min(accesses)).into(), misses.into()];
+            let method = if estimate.is_at_ceiling { "sampled, at the ceiling" } else { "sampled" };
+            let mut cells: Vec<Cell> = vec![method.into(), (accesses - misses.min(accesses)).into(), misses.into()];
             cells.extend([Cell::Null, Cell::Null, Cell::Null]);
             cells.extend([Cell::from(1.0 - estimate.miss_ratio), Cell::from(estimate.error)]);
             cells.extend([Cell::Null, Cell::Null, Cell::Null, Cell::Null]);

@@ -66,8 +66,12 @@ pub struct Effect {
     pub action: Option<&'static str>,
     /// Tokens that are not in the prompt any more.
     pub removed_tokens: u32,
+    /// Of these, tokens in the prefix in common with the session's request before.
+    pub removed_prefix_tokens: u32,
     /// Tokens that were put in.
     pub added_tokens: u32,
+    /// Of these, tokens in the prefix in common with the session's request before, which had been put in there already.
+    pub added_prefix_tokens: u32,
     /// The first token that is not as it was.
     pub broke_at_tokens: u32,
     /// Tokens that still stand in the prompt and were part of the prefix in common with the session's request before, and
@@ -151,6 +155,15 @@ impl Draft<'_> {
         content.born < self.turn.turn && !content.kind.is_head()
     }
 
+    /// Asks for a summary of a context by an instruction of so many tokens behind it; the summary, of so many tokens.
+    fn summarise(&mut self, mut asked: Vec<Piece>, instruction: u32, tokens: u32) -> Piece {
+        if instruction > 0 {
+            asked.push(self.add(Kind::User, instruction));
+        }
+        self.extra.push((Role::Summary, asked, tokens));
+        self.add(Kind::Summary, tokens)
+    }
+
     fn mark(&mut self, contents: impl IntoIterator<Item = u32>, fate: Fate) {
         for content in contents {
             let of = &mut self.contents[content as usize].fate;
@@ -207,28 +220,11 @@ fn rewrite<S: Default>(trace: &Trace, mut each: impl FnMut(&mut S, &mut Draft<'_
 
 /// What differs between a turn's context before and after a stage.
 fn compare(turn: &Turn, (was, is): (&[Piece], &[Piece]), before: &Before) -> Effect {
-    // Stretches of one content in one form count as often as they occur.
-    let mut left: HashMap<(u32, u32, Form), u32> = HashMap::with_capacity(is.len());
-    for piece in is {
-        *left.entry((piece.content, piece.start, piece.form)).or_default() += piece.tokens;
-    }
-    let prefix_was = u64::from(common(was, &before.was));
-    let (mut from, mut removed, mut removed_of_prefix) = (0_u64, 0_u64, 0_u64);
-    for piece in was {
-        let still = left.get_mut(&(piece.content, piece.start, piece.form)).map_or(0, |left| {
-            let taken = (*left).min(piece.tokens);
-            *left -= taken;
-            taken
-        });
-        let gone = u64::from(piece.tokens - still);
-        let of_prefix = prefix_was.saturating_sub(from).min(u64::from(piece.tokens));
-        removed += gone;
-        removed_of_prefix += gone.min(of_prefix);
-        from += u64::from(piece.tokens);
-    }
-    let added: u64 = left.values().map(|&tokens| u64::from(tokens)).sum();
-    let lost = (prefix_was - removed_of_prefix).saturating_sub(u64::from(common(is, &before.is)));
+    let (prefix_was, prefix_is) = (common(was, &before.was), common(is, &before.is));
+    let (removed, removed_of_prefix) = only_in(was, is, prefix_was);
+    let (added, added_before) = only_in(is, was, prefix_is);
     let narrow = |tokens: u64| u32::try_from(tokens).unwrap_or(u32::MAX);
+    let still_there = u64::from(prefix_was) - removed_of_prefix;
     Effect {
         stage: 0,
         request_id: turn.request_id,
@@ -236,13 +232,37 @@ fn compare(turn: &Turn, (was, is): (&[Piece], &[Piece]), before: &Before) -> Eff
         turn: turn.turn,
         action: None,
         removed_tokens: narrow(removed),
+        removed_prefix_tokens: narrow(removed_of_prefix),
         added_tokens: narrow(added),
+        added_prefix_tokens: narrow(added_before),
         broke_at_tokens: common(was, is),
-        lost_prefix_tokens: narrow(lost),
+        lost_prefix_tokens: narrow(still_there.saturating_sub(u64::from(prefix_is) - added_before)),
         extra_requests: 0,
         extra_prompt_tokens: 0,
         extra_output_tokens: 0,
     }
+}
+
+/// Tokens of a context that another does not hold, and those of them among its first `prefix` tokens. Stretches of one
+/// content in one form count as often as they occur.
+fn only_in(context: &[Piece], other: &[Piece], prefix: u32) -> (u64, u64) {
+    let mut left: HashMap<(u32, u32, Form), u32> = HashMap::with_capacity(other.len());
+    for piece in other {
+        *left.entry((piece.content, piece.start, piece.form)).or_default() += piece.tokens;
+    }
+    let (mut room, mut all, mut of_prefix) = (u64::from(prefix), 0_u64, 0_u64);
+    for piece in context {
+        let found = left.get_mut(&(piece.content, piece.start, piece.form)).map_or(0, |left| {
+            let taken = (*left).min(piece.tokens);
+            *left -= taken;
+            taken
+        });
+        let (alone, within) = (u64::from(piece.tokens - found), room.min(u64::from(piece.tokens)));
+        room -= within;
+        all += alone;
+        of_prefix += alone.min(within);
+    }
+    (all, of_prefix)
 }
 
 #[cfg(test)]

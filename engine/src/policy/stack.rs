@@ -213,6 +213,14 @@ impl Stack {
         (!texts.is_empty()).then(|| texts.join("+"))
     }
 
+    /// The stack without them.
+    #[must_use]
+    pub fn without_edits(&self) -> Self {
+        let mut bare = self.clone();
+        bare.stages.retain(|stage| !matches!(stage.rule, Rule::Edit(_)));
+        bare
+    }
+
     /// What enters the context is decided before any of it is computed, and each such decision once.
     fn check_order(&self) -> Result<()> {
         let is_edit = |stage: &&Stage| matches!(stage.rule, Rule::Edit(_));

@@ -151,6 +151,8 @@ fn ledger_rows(at: u32, apart: &Apart<'_>) -> Vec<Vec<Cell>> {
             row.push(verdicts.as_ref().and_then(|(_, ratio)| *ratio).filter(|_| booth <= IDLE).into());
             let note = if booth > IDLE { adaptation(apart, floor, known) } else { error.cloned() };
             row.push(note.into());
+            let days = apart.scenario.adaptation_days.iter().find(|(of, _)| *of == floor);
+            row.push(days.filter(|_| booth > IDLE).map(|(_, days)| *days).into());
             let certainty = known.map(|(before, after)| before.certainty.min(after.certainty));
             row.push(certainty.unwrap_or(crate::model::Certainty::Assumed).name().into());
             rows.push(row);

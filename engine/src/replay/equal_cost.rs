@@ -5,10 +5,12 @@
 //! of the dearer ones. What an instance takes for a request is the prefill of what it does not find (fetched where that is
 //! faster, [`crate::cache::fetch`]) and its decoding, which is the same for all and is taken from the replay: step time
 //! shared by tokens. Waiting for a fetch keeps a request back and not the instance. Requests per hour at full load are
-//! compared, at several arrival rates, since faster arrivals queue on the way to the memories.
+//! compared, at several arrival rates: the scenario is served at each, and what running requests hold in the mean is no room
+//! for the cache near the accelerators; faster arrivals also queue on the way to the memories.
 //!
 //! *Fabrics.* Accelerators of the machine, joined by each fabric and paid with it, decode together. For each number of
-//! requests in flight every tensor parallelism that fits is tried; experts are spread over all accelerators. A step takes
+//! requests in flight every tensor parallelism that fits is tried, with data-parallel attention in all of them, and experts
+//! spread over as many as divide them. A step takes
 //! what the cost engine says without collectives, and the fabric's awaited traffic on the best placement. Tokens per second
 //! for the money are compared.
 //!
@@ -17,7 +19,7 @@
 use arrow::array::RecordBatch;
 
 use super::hierarchy::{below, by_instance, near_blocks};
-use super::{Found, Scenario};
+use super::{Found, Scenario, Source, replay};
 use crate::cache::fetch::{self, Decide, Terms};
 use crate::cache::tiers::{Frequency, Hierarchy, Inclusion, Write};
 use crate::cache::way::{Reach, reaches};
@@ -50,7 +52,7 @@ const HOST_SIZES: [f64; 5] = [1.0, 2.0, 4.0, 8.0, 16.0];
 const FLASH_SIZES: [f64; 3] = [16.0, 64.0, 256.0];
 
 /// Arrival rates that are tried, as multiples of the scenario's.
-const RATES: [f64; 4] = [0.25, 1.0, 4.0, 16.0];
+const RATES: [f64; 3] = [0.25, 1.0, 4.0];
 
 /// Requests in flight that are tried on fabrics.
 const IN_FLIGHT: [u32; 5] = [64, 256, 1024, 4096, 16_384];
@@ -196,9 +198,12 @@ fn hierarchies(subject: &Subject<'_>, usd: f64) -> Result<Vec<Choice>> {
     let mut choices = Vec::new();
     for rate in RATES {
         let faster = workload.at_rate(scenario.rate * rate)?;
-        let alone = served(subject, &faster, &[])?;
+        let free = 1.0 - held_ratio(subject, rate)?;
+        let near = ((near_blocks(found, &faster) as f64 * free) as usize).min(faster.distinct_units as usize);
+        let served = |tiers: &[Reach]| served(subject, &faster, near, tiers);
+        let alone = served(&[])?;
         let base = (decode + alone.prefill_ns / faster.len() as f64, &alone);
-        let frame = (rate, decode, base.0);
+        let frame = (rate, decode, base.0, free);
         choices.push(of_memory(frame, "machine's memory alone", String::new(), (own, own), &alone, &faster));
         let best_of = |option: &str, tried: Vec<Choice>| {
             let best = tried.into_iter().reduce(|best, next| if next.per_usd > best.per_usd { next } else { best });
@@ -210,7 +215,7 @@ fn hierarchies(subject: &Subject<'_>, usd: f64) -> Result<Vec<Choice>> {
             let tiers = [sized(host, size * memory)];
             let cost = own + gb(size * memory, HOST_USD_PER_GB);
             let text = format!("{:.0} GB host", size * memory / 1e9);
-            with_host.push(of_memory(frame, "", text, (cost, own), &served(subject, &faster, &tiers)?, &faster));
+            with_host.push(of_memory(frame, "", text, (cost, own), &served(&tiers)?, &faster));
         }
         choices.extend(best_of("plus host memory", with_host));
         let Some(flash) = reached.get(1) else { continue };
@@ -219,7 +224,7 @@ fn hierarchies(subject: &Subject<'_>, usd: f64) -> Result<Vec<Choice>> {
             let tiers = [sized(host, memory), sized(flash, size * memory)];
             let cost = own + gb(memory, HOST_USD_PER_GB) + gb(size * memory, FLASH_USD_PER_GB);
             let text = format!("{:.0} GB host, {:.0} GB flash", memory / 1e9, size * memory / 1e9);
-            with_flash.push(of_memory(frame, "", text, (cost, own), &served(subject, &faster, &tiers)?, &faster));
+            with_flash.push(of_memory(frame, "", text, (cost, own), &served(&tiers)?, &faster));
         }
         choices.extend(best_of("plus host memory and flash", with_flash));
     }
@@ -230,11 +235,30 @@ fn sized(reach: &Reach, bytes: f64) -> Reach {
     Reach { capacity_bytes: Some(bytes), ..reach.clone() }
 }
 
-/// The requests of all instances on the near cache with these tiers below it.
-fn served(subject: &Subject<'_>, workload: &Workload, tiers: &[Reach]) -> Result<fetch::Found> {
+/// The share of the KV memory that running requests hold, mean over time, when the scenario is served at a multiple of its
+/// rate.
+fn held_ratio(subject: &Subject<'_>, rate: f64) -> Result<f64> {
+    let Subject { scenario, found, workload, .. } = *subject;
+    if rate.to_bits() == 1.0_f64.to_bits() {
+        return Ok(held_in(scenario, found));
+    }
+    let faster = Scenario { rate: scenario.rate * rate, policy: scenario.policy.without_edits(), ..scenario.clone() };
+    let source = Source { workload: workload.clone(), steps: Vec::new(), trace: None, edited: None };
+    Ok(held_in(&faster, &replay(&faster, &source)?))
+}
+
+fn held_in(scenario: &Scenario, found: &Found) -> f64 {
+    let of = |stretch: &crate::serving::Stretch| stretch.held_bytes as f64 * stretch.total_ns as f64;
+    let held: f64 = found.outcome.stretches.iter().map(of).sum();
+    let whole = found.capacity_bytes(scenario) as f64 * found.duration_ns as f64;
+    if whole > 0.0 { (held / whole).min(1.0) } else { 0.0 }
+}
+
+/// The requests of all instances on a near cache of so many blocks with these tiers below it.
+fn served(subject: &Subject<'_>, workload: &Workload, near: usize, tiers: &[Reach]) -> Result<fetch::Found> {
     let Subject { scenario, found, .. } = *subject;
     let mut hierarchy = Hierarchy {
-        tiers: vec![super::hierarchy::near(near_blocks(found, workload).min(workload.distinct_units as usize))?],
+        tiers: vec![super::hierarchy::near(near)?],
         inclusion: Inclusion::Inclusive,
         write: Write::Through,
         frequency: Frequency::Uses,
@@ -249,7 +273,7 @@ fn served(subject: &Subject<'_>, workload: &Workload, tiers: &[Reach]) -> Result
 }
 
 fn of_memory(
-    (rate, decode, base): (f64, f64, f64),
+    (rate, decode, base, free): (f64, f64, f64, f64),
     option: &str,
     sizes: String,
     (unit_usd, own): (f64, f64),
@@ -261,7 +285,7 @@ fn of_memory(
     let prompts: f64 = workload.prompt.iter().map(|tokens| f64::from(*tokens)).sum();
     Choice {
         kind: "hierarchy",
-        traffic: format!("arrivals x{rate}"),
+        traffic: format!("arrivals x{rate}, {:.0}% of KV memory free for the cache", 100.0 * free),
         level: rate,
         option: option.to_owned(),
         sizes,
@@ -297,14 +321,18 @@ fn fabrics(subject: &Subject<'_>, usd: f64) -> Result<Vec<Choice>> {
     Ok(choices)
 }
 
-/// A model whose copies each hold their part of the experts that are spread over all accelerators.
-fn spread(model: &Model, tensor: u32, accelerators: u32) -> Model {
-    let mut part = model.clone();
-    for group in &mut part.groups {
-        let experts = u64::from(group.ffn.experts) * u64::from(tensor);
-        group.ffn.experts = experts.div_ceil(u64::from(accelerators)) as u32;
+/// Parts of the experts: as many as divide both the accelerators and the experts of every layer; 1 without experts.
+fn expert_parts(model: &Model, accelerators: u32) -> u32 {
+    let mut experts = model.groups.iter().map(|group| group.ffn.experts).filter(|experts| *experts > 0).peekable();
+    if experts.peek().is_none() {
+        return 1;
     }
-    part
+    experts
+        .fold(accelerators, |parts, experts| (1..=parts).rev().find(|part| divides(*part, parts, experts)).unwrap_or(1))
+}
+
+fn divides(part: u32, accelerators: u32, experts: u32) -> bool {
+    accelerators.is_multiple_of(part) && experts.is_multiple_of(part)
 }
 
 /// Decoding on a fabric with this tensor parallelism; `None` where it does not fit.
@@ -315,29 +343,22 @@ fn on_fabric(
     (usd, links): (f64, f64),
 ) -> Result<Option<Choice>> {
     let model = &scenario.model;
-    let has_experts = model.groups.iter().any(|group| group.ffn.experts > 0);
     let data = fabric.accelerators / tensor;
     if tensor * data != fabric.accelerators || in_flight < data {
         return Ok(None);
     }
-    let layout = Layout { tensor, data, pipeline: 1, expert: if has_experts { fabric.accelerators } else { 1 } };
+    let expert = expert_parts(model, fabric.accelerators);
+    let layout = Layout { tensor, data, pipeline: 1, expert };
     let mut machine = scenario.machine.clone();
     machine.accelerator.scale_up_domain = fabric.accelerators;
     machine.ffn_pool = None;
-    let batch = u64::from(in_flight / data);
-    let own = if has_experts { spread(model, tensor, fabric.accelerators) } else { model.clone() };
-    let of_own = shape(&scenario.policy, &own)?;
-    let Ok(mut plan) = plan(&own, &of_own, &machine, scenario.dtype, Parallel::tensor(tensor)) else {
+    let parallel = Parallel { tensor, data, expert, pipeline: 1, instances: 1 };
+    let Ok(plan) = plan(model, &shape(&scenario.policy, model)?, &machine, scenario.dtype, parallel) else {
         return Ok(None);
     };
+    let batch = u64::from(in_flight);
     if plan.footprint(context, context, true).saturating_mul(batch) > plan.capacity_bytes {
         return Ok(None);
-    }
-    // Each accelerator reads those of its experts that any token of any copy picks.
-    for (part, group) in plan.linear.iter_mut().zip(&model.groups).filter(|(_, group)| group.ffn.experts > 0) {
-        (part.experts, part.active_experts) = (f64::from(group.ffn.experts), f64::from(group.ffn.active_experts));
-        let mine = part.touched(f64::from(in_flight)) / f64::from(data);
-        part.expert_bytes *= mine / part.touched(batch as f64).max(f64::MIN_POSITIVE);
     }
     let kept: Vec<u64> = plan.lane_keeps().map(|(_, keep)| batch * u64::from(keep.tokens(context, context))).collect();
     let none = vec![0; plan.groups.len()];
@@ -355,7 +376,7 @@ fn on_fabric(
         },
     );
     let compute = cost.total() - cost.collective;
-    let Placements { best, .. } = network_of(fabric, &layout, model, batch)?;
+    let Placements { best, .. } = network_of(fabric, &layout, model, batch / u64::from(data))?;
     let step = compute + best.awaited_ns();
     let unit_usd = usd + links;
     Ok(Some(Choice {
@@ -365,7 +386,7 @@ fn on_fabric(
         option: fabric.title.clone(),
         sizes: format!("tensor parallelism of {tensor}"),
         unit_usd,
-        per_usd: batch as f64 * f64::from(data) / step * 3.6e12 / (unit_usd * f64::from(fabric.accelerators)),
+        per_usd: batch as f64 / step * 3.6e12 / (unit_usd * f64::from(fabric.accelerators)),
         latency_ns: step,
         parts: [best.awaited_ns() / step, compute / step, links / usd],
     }))

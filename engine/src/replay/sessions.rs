@@ -3,9 +3,11 @@
 //!
 //! Scenarios whose requests name no sessions of several turns have none of these rows, unless a stage acted on them.
 
+use std::collections::{BTreeMap, HashMap};
+
 use arrow::array::RecordBatch;
 
-use super::{Found, Mode, Run, Scenario, Source};
+use super::{Found, Mode, Run, Scenario, Source, replay, stacking};
 use crate::api::ApiPrices;
 use crate::cache::{self, Trace as Accesses, trace::Sessions};
 use crate::error::Result;
@@ -15,9 +17,11 @@ use crate::schema::result::{
     CONTEXT_EDITS, SESSION_COSTS, SESSION_KEEPING, SESSION_MEMORY, SESSION_SPAN, SESSION_TURNS,
 };
 use crate::schema::{Cell, Table, batch_of_rows};
-use crate::serving::Rules;
+use crate::serving::{Fate, Rules, Served};
 use crate::session::reuse::found_tokens;
-use crate::session::toll::{ByTurn, alone, break_even, break_even_by_formula, by_turn, charged, extra_of, own_rates};
+use crate::session::toll::{
+    ByTurn, Change, alone, break_even, break_even_by_formula, by_turn, change, charged, extras, own_rates,
+};
 use crate::session::{Trace, memory, span};
 use crate::workload::Workload;
 
@@ -46,8 +50,13 @@ pub(super) fn tables(
 ) -> Result<Vec<(&'static Table, Vec<RecordBatch>)>> {
     let pairs: Vec<Pair<'_>> =
         done.iter().filter_map(|(at, scenario, found)| pair(run, *at, scenario, found)).collect();
+    let recorded: Vec<Option<Vec<Served>>> = pairs.iter().map(|pair| as_recorded(run, pair.scenario)).collect();
     let baseline = done.iter().find(|(_, scenario, _)| scenario.is_baseline);
     let baseline = baseline.map(|(_, scenario, found)| (*scenario, *found));
+    let priced = |pair: &Pair<'_>| {
+        let at = pairs.iter().position(|other| other.number == pair.number);
+        costs(pair, run.api_prices, at.and_then(|at| recorded[at].as_deref()))
+    };
     let each = |table: &'static Table, of: &dyn Fn(&Pair<'_>) -> Result<Vec<Vec<Cell>>>| -> Result<_> {
         let batches: Result<Vec<_>> = pairs.iter().map(|pair| batch_of_rows(table, &of(pair)?)).collect();
         Ok((table, batches?))
@@ -55,7 +64,7 @@ pub(super) fn tables(
     Ok(vec![
         each(&SESSION_TURNS, &|pair| Ok(turns(pair)))?,
         each(&CONTEXT_EDITS, &|pair| Ok(edits(pair)))?,
-        each(&SESSION_COSTS, &|pair| Ok(costs(pair, run.api_prices)))?,
+        each(&SESSION_COSTS, &|pair| Ok(priced(pair)))?,
         each(&SESSION_SPAN, &|pair| Ok(spans(pair, baseline)))?,
         each(&SESSION_MEMORY, &|pair| Ok(memories(pair)))?,
         each(&SESSION_KEEPING, &keeping)?,
@@ -83,6 +92,22 @@ fn pair<'a>(run: &Run<'a>, number: u32, scenario: &'a Scenario, found: &'a Found
     })
 }
 
+/// What became of the requests as they were recorded, in a replay of the same scenario without the stages that act on
+/// contexts. `None` where that cannot be replayed.
+fn as_recorded(run: &Run<'_>, scenario: &Scenario) -> Option<Vec<Served>> {
+    let source = &run.sources[scenario.workload];
+    let mut bare = scenario.clone();
+    if let Some((origin, _)) = source.edited {
+        (bare.workload, bare.policy) = (origin, scenario.policy.without_edits());
+    }
+    let key = stacking::key(&bare);
+    let known = run.scenarios.iter().zip(run.found).find(|(other, _)| stacking::key(other) == key);
+    match known {
+        Some((_, found)) => found.as_ref().ok().map(|found| found.outcome.served.clone()),
+        None => replay(&bare, &run.sources[bare.workload]).ok().map(|found| found.outcome.served),
+    }
+}
+
 impl Pair<'_> {
     fn name(&self, session: usize) -> Option<String> {
         self.recorded.0.sessions[session].name.clone()
@@ -97,7 +122,7 @@ fn turns(pair: &Pair<'_>) -> Vec<Vec<Cell>> {
     let ((recorded, requests), (served, workload)) = (pair.recorded, pair.served);
     let found = found_tokens(served, workload, None);
     let found_before = found_tokens(recorded, requests, None);
-    let mut told = std::collections::HashMap::<u64, [u32; 3]>::new();
+    let mut told = HashMap::<u64, [u32; 3]>::new();
     for effect in pair.effects {
         let sums = told.entry(effect.request_id).or_default();
         for (sum, more) in sums.iter_mut().zip([effect.removed_tokens, effect.added_tokens, effect.lost_prefix_tokens])
@@ -112,6 +137,7 @@ fn turns(pair: &Pair<'_>) -> Vec<Vec<Cell>> {
     shown
         .map(|(at, turn)| {
             let was = turn.recorded.map(|origin| requests.prompt[origin as usize]);
+            let pause = workload.turns.basis.get(at).and_then(|pause| pause.name());
             let [removed, added, lost] = told.get(&turn.request_id).copied().unwrap_or_default();
             vec![
                 pair.number.into(),
@@ -122,6 +148,8 @@ fn turns(pair: &Pair<'_>) -> Vec<Vec<Cell>> {
                 turn.role.name().into(),
                 turn.arrival_ns.into(),
                 turn.idle_ns.into(),
+                pause.map(|_| workload.turns.pause_ns[at]).into(),
+                pause.into(),
                 turn.basis.name().into(),
                 was.into(),
                 workload.prompt[at].into(),
@@ -151,7 +179,9 @@ fn edits(pair: &Pair<'_>) -> Vec<Vec<Cell>> {
             effect.request_id.into(),
             effect.action.into(),
             effect.removed_tokens.into(),
+            effect.removed_prefix_tokens.into(),
             effect.added_tokens.into(),
+            effect.added_prefix_tokens.into(),
             effect.broke_at_tokens.into(),
             effect.lost_prefix_tokens.into(),
             effect.extra_requests.into(),
@@ -175,8 +205,9 @@ struct Bill {
     certainty: Certainty,
 }
 
-fn costs(pair: &Pair<'_>, tariffs: &[ApiPrices]) -> Vec<Vec<Cell>> {
+fn costs(pair: &Pair<'_>, tariffs: &[ApiPrices], recorded: Option<&[Served]>) -> Vec<Vec<Cell>> {
     let mut bills = own_bills(pair);
+    bills.extend(recorded.map(|recorded| replay_bill(pair, recorded)));
     for tariff in tariffs {
         bills.extend(tariff_bills(pair, tariff));
     }
@@ -187,16 +218,38 @@ fn costs(pair: &Pair<'_>, tariffs: &[ApiPrices]) -> Vec<Vec<Cell>> {
     rows
 }
 
-/// The first action in each session.
-fn first_actions<'a>(pair: &Pair<'a>) -> Vec<Option<&'a Effect>> {
-    let mut first: Vec<Option<&Effect>> = vec![None; pair.shown.len()];
-    for effect in pair.effects.iter().filter(|effect| effect.action.is_some()) {
-        let known = &mut first[effect.session as usize];
-        if known.is_none_or(|known| effect.turn < known.turn) {
-            *known = Some(effect);
+/// Turns until break-even by the formula, for each session; `rates` are what a token costs to write again and to read in a
+/// turn, `costs` those of the requests as served.
+fn formula(pair: &Pair<'_>, costs: &[i64], rates: &dyn Fn(&Effect) -> Option<(f64, f64)>) -> Vec<Option<f64>> {
+    let mut changes: Vec<Option<BTreeMap<u32, Change>>> = vec![Some(BTreeMap::new()); pair.shown.len()];
+    let mut first: Vec<Option<u32>> = vec![None; pair.shown.len()];
+    for effect in pair.effects {
+        let session = effect.session as usize;
+        if effect.action.is_some() {
+            first[session] = Some(first[session].map_or(effect.turn, |first| first.min(effect.turn)));
+        }
+        let Some((again, each)) = rates(effect) else {
+            changes[session] = None;
+            continue;
+        };
+        let of_turn = changes[session].as_mut().map(|turns| turns.entry(effect.turn).or_default());
+        if let Some(sum) = of_turn {
+            let more = change(effect, again, each);
+            (sum.now, sum.later) = (sum.now + more.now, sum.later + more.later);
         }
     }
-    first
+    let extras = extras(pair.served.0, costs);
+    let each = (0_u32..).zip(first.iter().zip(&changes)).map(|(session, (first, changes))| {
+        let (first, changes) = ((*first)?, changes.as_ref()?);
+        let turns = first..pair.recorded.0.sessions[session as usize].turns;
+        let of_turn = turns.map(|turn| {
+            let known = changes.get(&turn).copied().unwrap_or_default();
+            let extra = extras.get(&(session, turn)).copied().unwrap_or(0);
+            Change { now: known.now + extra as f64, ..known }
+        });
+        break_even_by_formula(&of_turn.collect::<Vec<_>>())
+    });
+    each.collect()
 }
 
 fn tariff_bills(pair: &Pair<'_>, tariff: &ApiPrices) -> Vec<Bill> {
@@ -213,14 +266,10 @@ fn tariff_bills(pair: &Pair<'_>, tariff: &ApiPrices) -> Vec<Bill> {
                 "cold" => Some((0.0, tariff.input_nusd as f64)),
                 _ => None,
             };
-            let formula = first_actions(pair).into_iter().map(|effect| {
-                let (effect, (again, each)) = (effect?, rates?);
-                break_even_by_formula(effect, extra_of(served, &after, effect) as f64, again, each)
-            });
             Bill {
                 payee: tariff.name.clone(),
                 cache,
-                formula: formula.collect(),
+                formula: formula(pair, &after, &|_| rates),
                 recorded: by_turn(recorded, before.into_iter().map(Some)),
                 served: by_turn(served, after.into_iter().map(Some)),
                 is_time: false,
@@ -233,6 +282,7 @@ fn tariff_bills(pair: &Pair<'_>, tariff: &ApiPrices) -> Vec<Bill> {
 fn own_bills(pair: &Pair<'_>) -> Vec<Bill> {
     let ((recorded, requests), (served, workload)) = (pair.recorded, pair.served);
     let plan = &pair.found.plan;
+    let places: HashMap<u64, usize> = workload.request_ids.iter().copied().zip(0..).collect();
     let caches = [("warm", true), ("cold", false)];
     caches
         .into_iter()
@@ -240,19 +290,16 @@ fn own_bills(pair: &Pair<'_>) -> Vec<Bill> {
             let rules = Rules { prefix_cache: prefix_cache && pair.scenario.rules.prefix_cache, ..pair.scenario.rules };
             let (before, after) = (alone(plan, requests, &rules), alone(plan, workload, &rules));
             let costs: Vec<i64> = after.iter().map(|cost| cost.unwrap_or(0)).collect();
-            let formula = first_actions(pair).into_iter().map(|effect| {
-                let effect = effect.filter(|_| rules.prefix_cache)?;
-                let at = served.turns.iter().position(|turn| turn.request_id == effect.request_id)?;
+            let rates = |effect: &Effect| {
+                let at = places.get(&effect.request_id).copied().filter(|_| rules.prefix_cache)?;
                 let (prompt, steps) = (f64::from(workload.prompt[at]), f64::from(workload.output[at]));
                 // The middle of what is computed again, which ends with the prompt.
-                let behind = prompt - f64::from(effect.lost_prefix_tokens) / 2.0;
-                let (again, each) = own_rates(plan, behind, steps)?;
-                break_even_by_formula(effect, extra_of(served, &costs, effect) as f64, again, each)
-            });
+                own_rates(plan, prompt - f64::from(effect.lost_prefix_tokens) / 2.0, steps)
+            };
             Bill {
                 payee: "own".to_owned(),
                 cache,
-                formula: formula.collect(),
+                formula: formula(pair, &costs, &rates),
                 recorded: by_turn(recorded, before),
                 served: by_turn(served, after),
                 is_time: true,
@@ -262,16 +309,29 @@ fn own_bills(pair: &Pair<'_>) -> Vec<Bill> {
         .collect()
 }
 
+/// What requests took of the machine in the scenario's own replay, which they share.
+fn replay_bill(pair: &Pair<'_>, recorded: &[Served]) -> Bill {
+    let of = |served: &Served| (served.fate == Fate::Finished).then(|| served.machine_ns.round() as i64);
+    Bill {
+        payee: "own".to_owned(),
+        cache: "replay",
+        formula: vec![None; pair.shown.len()],
+        recorded: by_turn(pair.recorded.0, recorded.iter().map(of)),
+        served: by_turn(pair.served.0, pair.found.outcome.served.iter().map(of)),
+        is_time: true,
+        certainty: pair.found.plan.certainty,
+    }
+}
+
 fn cost_row(pair: &Pair<'_>, session: usize, bill: &Bill) -> Vec<Cell> {
     let (recorded, served) = (bill.recorded.of(session), bill.served.of(session));
     let sum = |costs: &[Option<i64>]| costs.iter().try_fold(0_i64, |sum, cost| Some(sum.saturating_add((*cost)?)));
     let (before, after) = (sum(recorded), sum(served));
-    let usd_per_ns = pair
-        .found
-        .price
-        .usd_per_accelerator_hour
-        .as_ref()
-        .map(|price| price.value * f64::from(pair.scenario.parallel.tensor) / 3600e9);
+    // The time of an instance costs what its accelerators do; unknown where instances differ in size.
+    let size = pair.scenario.parallel.accelerators();
+    let is_alike = pair.scenario.prefill.as_ref().is_none_or(|prefill| prefill.parallel.accelerators() == size);
+    let price = pair.found.price.usd_per_accelerator_hour.as_ref().filter(|_| is_alike);
+    let usd_per_ns = price.map(|price| price.value * f64::from(size) / 3600e9);
     let usd = |cost: Option<i64>| {
         let factor = if bill.is_time { usd_per_ns } else { Some(1e-9) };
         cost.zip(factor).map(|(cost, factor)| cost as f64 * factor)
@@ -329,7 +389,7 @@ fn why(own: &[&Effect], saved: Option<i64>, (even, formula): (Option<f64>, Optio
         Some(_) => {
             let after = match (even, formula) {
                 (Some(even), _) => format!("it had paid for itself after {even:.1} turns, until a later action"),
-                (None, Some(turns)) => format!("the first action would have paid for itself after {turns:.1} turns"),
+                (None, Some(turns)) => format!("by the formula it would have paid for itself after {turns:.1} turns"),
                 (None, None) => "it would never pay for itself".to_owned(),
             };
             format!("dearer: {paid} outweigh {gained}; {after}")

@@ -159,6 +159,7 @@ pub(super) fn key(scenario: &Scenario) -> u128 {
     let mut bare = scenario.clone();
     bare.name = String::new();
     bare.is_baseline = false;
+    bare.adaptation_days.clear();
     // Two walks of FNV-1a over the whole text, from different ends of the alphabet.
     let text = format!("{bare:?}");
     let walk =

@@ -11,11 +11,11 @@ use super::jitter::{self, CAUSES};
 use super::metrics::{self, DEFINITIONS, Figure};
 use super::promise::{self, mean_gap_ns};
 use super::usage::Bucket;
-use super::{Found, Scenario, Source, Toll, balance, demand, sessions, usage};
+use super::{Found, Prefill, Scenario, Source, Toll, balance, demand, link_named, sessions, usage};
 use crate::api::ApiPrices;
 use crate::economics::{Tokens, revenue_usd};
 use crate::error::Result;
-use crate::machine::{Sourced, parameters};
+use crate::machine::{Distance, Link, Sourced, parameters};
 use crate::model::Certainty;
 use crate::policy::Budget;
 use crate::prices::PriceBook;
@@ -93,8 +93,12 @@ pub fn tables(run: &Run<'_>) -> Result<Vec<(&'static Table, Vec<RecordBatch>)>> 
     let usage = || done.iter().zip(&used);
     let tier_rows: Result<_> =
         usage().map(|((at, scenario, found), buckets)| tier_usage(*at, scenario, found, buckets)).collect();
-    let link_rows: Result<_> =
-        usage().map(|((at, scenario, found), buckets)| link_usage(*at, scenario, found, buckets)).collect();
+    let link_rows: Result<_> = usage()
+        .map(|((at, scenario, found), buckets)| {
+            let sent = handed_over(found, &run.sources[scenario.workload].workload, width(found));
+            link_usage(*at, scenario, found, (buckets, &sent))
+        })
+        .collect();
     let mut tables = vec![
         (&SCENARIOS, vec![scenarios(run)?]),
         (&DEMAND, demands(run, &done)?),
@@ -438,16 +442,47 @@ fn tier_usage(at: u32, scenario: &Scenario, found: &Found, buckets: &[Bucket]) -
     batch_of_rows(&TIER_USAGE, &rows)
 }
 
-fn link_usage(at: u32, scenario: &Scenario, found: &Found, buckets: &[Bucket]) -> Result<RecordBatch> {
+/// KV bytes that went from instances that compute prompts to those that decode, by bucket of time: those of each prompt when
+/// its first token was there. Empty where there are no such instances.
+fn handed_over(found: &Found, workload: &Workload, width: i64) -> Vec<f64> {
+    let Some(plan) = &found.prefill else { return Vec::new() };
+    let mut sent = vec![0.0; usage::BUCKETS];
+    for (served, &prompt) in found.outcome.served.iter().zip(&workload.prompt) {
+        if let Some(ttft) = served.ttft_ns.filter(|_| served.fate == Fate::Finished) {
+            let bucket = (served.arrival_ns.saturating_add(ttft) / width).max(0) as usize;
+            sent[bucket.min(usage::BUCKETS - 1)] += plan.footprint(prompt, prompt, true) as f64;
+        }
+    }
+    sent
+}
+
+/// How far the links reach over which the accelerators of an instance send to each other; `None` where the machine does not
+/// say, or some of them are in another scale-up domain.
+fn scale_up_distance(scenario: &Scenario) -> Option<&'static str> {
+    let machine = &scenario.machine;
+    let own = machine.accelerator.scale_up_bytes_per_s.value;
+    let is_own = |link: &&Link| link.way_bytes_per_s.as_ref().is_some_and(|rate| rate.value.to_bits() == own.to_bits());
+    let link = machine.links.iter().find(is_own);
+    link.filter(|_| scenario.parallel.accelerators() <= machine.accelerator.scale_up_domain)
+        .map(|link| link.distance.name())
+}
+
+fn link_usage(
+    at: u32,
+    scenario: &Scenario,
+    found: &Found,
+    (buckets, sent): (&[Bucket], &[f64]),
+) -> Result<RecordBatch> {
     let width = width(found);
     let accelerators = f64::from(scenario.accelerators());
     let scale_up = scenario.machine.accelerator.scale_up_bytes_per_s.value / 1e9 * accelerators;
     let hop = found.plan.ffn_pool.as_ref().map(|pool| 2.0 * pool.link_bytes_per_ns * accelerators);
     let mut rows: Vec<Vec<Cell>> = Vec::new();
-    let mut put = |link: &str, number: usize, bytes: f64, peak: f64| {
+    let mut put = |(link, distance): (&str, Option<&str>), number: usize, bytes: f64, peak: f64| {
         rows.push(vec![
             at.into(),
             link.into(),
+            distance.into(),
             (number as u32).into(),
             (number as i64 * width).into(),
             width.into(),
@@ -456,11 +491,11 @@ fn link_usage(at: u32, scenario: &Scenario, found: &Found, buckets: &[Bucket]) -
         ]);
     };
     for (number, bucket) in buckets.iter().enumerate() {
-        put("scale_up", number, bucket.fabric, scale_up);
+        put(("scale_up", scale_up_distance(scenario)), number, bucket.fabric, scale_up);
     }
     if let Some(peak) = hop {
         for (number, bucket) in buckets.iter().enumerate() {
-            put("attention_ffn", number, bucket.hop, peak);
+            put(("attention_ffn", None), number, bucket.hop, peak);
         }
     }
     // The ways from memories below, or else the link to the host.
@@ -469,10 +504,22 @@ fn link_usage(at: u32, scenario: &Scenario, found: &Found, buckets: &[Bucket]) -
     let host = below.or((found.plan.host_bytes_per_ns > 0.0).then_some(found.plan.host_bytes_per_ns * accelerators));
     if let Some(peak) = host {
         for (number, bucket) in buckets.iter().enumerate() {
-            put("host", number, bucket.fetched, peak);
+            put(("host", Some(Distance::Board.name())), number, bucket.fetched, peak);
+        }
+    }
+    if let Some((link, peak)) = scenario.prefill.as_ref().and_then(handover_link) {
+        for (number, bytes) in sent.iter().enumerate() {
+            put(("prefill_to_decode", Some(link.distance.name())), number, *bytes, peak);
         }
     }
     batch_of_rows(&LINK_USAGE, &rows)
+}
+
+/// The link over which the KV of computed prompts goes, and what all of it carries, bytes per nanosecond.
+fn handover_link(prefill: &Prefill) -> Option<(&Link, f64)> {
+    let link = link_named(prefill)?;
+    let accelerators = prefill.parallel.accelerators().saturating_mul(prefill.parallel.instances);
+    Some((link, link.way_bytes_per_s.as_ref()?.value / 1e9 * f64::from(accelerators)))
 }
 
 fn figures(run: &Run<'_>, done: &[(u32, &Scenario, &Found)]) -> Result<RecordBatch> {

@@ -91,6 +91,12 @@ pub static LEDGER: Table = Table {
              more than it saves.",
         ),
         maybe("note", Text, "", "What the change asks of software and people, or why it is unknown."),
+        maybe(
+            "adaptation_days",
+            F64,
+            "days",
+            "Engineer-days of the booth software_adaptation, as the user gave them; null where nobody has said so.",
+        ),
         known("certainty", Text, "", "The least certain input."),
     ],
 };

@@ -402,7 +402,19 @@ pub static LINK_USAGE: Table = Table {
     scope: Scope::Run,
     columns: &[
         known("scenario_id", U32, "", "The scenario."),
-        known("link", Text, "", "The class of link: scale_up or attention_ffn."),
+        known(
+            "link",
+            Text,
+            "",
+            "What goes over it: scale_up (collectives between accelerators), attention_ffn (the hop to FFN accelerators), host \
+             (KV from memories below, or swapped) or prefill_to_decode (KV of computed prompts).",
+        ),
+        maybe(
+            "distance",
+            Text,
+            "",
+            "How far it reaches: package, board, rack or cross-rack; null where the machine does not say, or several are used.",
+        ),
         known("bucket", U32, "", "Number of the bucket, from 0."),
         known("start_ns", I64, "ns", "When the bucket begins."),
         known("duration_ns", I64, "ns", "How long it is."),
@@ -428,7 +440,12 @@ pub static MISS_RATIO: Table = Table {
             "",
             "Uses of blocks: each request uses each block of its prompt once, partial ones too.",
         ),
-        known("method", Text, "", "exact, or sampled from a share of the blocks."),
+        known(
+            "method",
+            Text,
+            "",
+            "exact, or sampled from a share of the blocks; at the ceiling where the sample alone would exceed it.",
+        ),
         known("hits", U64, "", "Uses of blocks that were there, whatever came before them in the prompt."),
         known("misses", U64, "", "Uses of blocks that were not there."),
         maybe("evictions", U64, "blocks", "Blocks that had to go for others."),
@@ -585,6 +602,20 @@ pub static SESSION_TURNS: Table = Table {
             "When it came, after the first of the workload; a sub-agent's on its parent's clock.",
         ),
         maybe("idle_ns", I64, "ns", "Pause before it, as recorded."),
+        maybe(
+            "pause_ns",
+            I64,
+            "ns",
+            "Pause before it in the replay; null for the first turn and where turns do not wait for each other.",
+        ),
+        maybe(
+            "pause_from",
+            Text,
+            "",
+            "Where that comes from: recorded; measured (its start and the end of the turn before are recorded); from_start (of \
+             the turn before, or when that has ended); chosen by the user; at_once (a stage sent a request for it); overlap (it \
+             came before the turn before had ended, and waits for nobody).",
+        ),
         known("basis", Text, "", "How it is known what it shares: blocks, names, measured or nothing."),
         maybe("recorded_tokens", U32, "tokens", "Its prompt as recorded; null for one that a stage added."),
         known("prompt_tokens", U32, "tokens", "Its prompt as served."),
@@ -639,7 +670,19 @@ pub static CONTEXT_EDITS: Table = Table {
             "What the stage decided in this turn; null where only an earlier decision still acts.",
         ),
         known("removed_tokens", U32, "tokens", "Tokens taken out of the prompt."),
+        known(
+            "removed_prefix_tokens",
+            U32,
+            "tokens",
+            "Of these, tokens in the prefix in common with the session's request before, which would only have been read.",
+        ),
         known("added_tokens", U32, "tokens", "Tokens put in."),
+        known(
+            "added_prefix_tokens",
+            U32,
+            "tokens",
+            "Of these, tokens that the session's request before had been given too, at the same place.",
+        ),
         known("broke_at_tokens", U32, "tokens", "The first token that is not as it was before the stage."),
         known(
             "lost_prefix_tokens",
@@ -663,12 +706,14 @@ pub static SESSION_COSTS: Table = Table {
         known("scenario_id", U32, "", "The scenario."),
         known("session", U32, "", "Number of the session."),
         maybe("session_id", Text, "", "Its name in the store."),
-        known("payee", Text, "", "own for the machine's time, each request alone; else the tariff of a provider."),
+        known("payee", Text, "", "own for the machine's time; else the tariff of a provider."),
         known(
             "cache",
             Text,
             "",
-            "warm: found whenever it was computed before; life: as long as the provider keeps it; cold: never.",
+            "warm: found whenever it was computed before; life: as long as the provider keeps it; cold: never; own time of these \
+             is that of each request served alone. replay: shares of the steps in the scenario's own replay, beside the \
+             same replay without the stages.",
         ),
         known("turns", U32, "", "Recorded turns."),
         maybe("recorded_usd", F64, "USD", "As recorded; null without a price."),
@@ -689,7 +734,8 @@ pub static SESSION_COSTS: Table = Table {
             "formula_turns",
             F64,
             "turns",
-            "The same by the formula of the first action alone; null if it saves nothing.",
+            "The same by the formula of break-even, turn by turn from what stages did; beyond the session's end as in its \
+             last turn; null if nothing is saved.",
         ),
         maybe("is_dearer", Bool, "", "Whether the session costs more than recorded; null if unknown."),
         known("why", Text, "", "In words."),

@@ -146,11 +146,18 @@ impl<'a> Instance<'a> {
     pub(super) fn new(plan: &'a Plan, role: Role, number: u32, workload: &Workload, below: Option<&'a Tiers>) -> Self {
         let groups = plan.groups.len();
         let unit_bytes = u64::from(unit_of(workload)) * plan.growing_bytes();
+        let mut memory = Memory::new(plan.capacity_bytes, unit_bytes, u64::from(BLOCK_TOKENS) * plan.growing_bytes());
+        let lower = below
+            .filter(|_| unit_of(workload) > 0 && unit_bytes > 0)
+            .map(|tiers| Lower::new(tiers, workload.distinct_units as usize, unit_of(workload), unit_bytes));
+        if lower.as_ref().is_some_and(Lower::takes_evicted) {
+            memory.watch();
+        }
         Self {
             plan,
             role,
             number,
-            memory: Memory::new(plan.capacity_bytes, unit_bytes, u64::from(BLOCK_TOKENS) * plan.growing_bytes()),
+            memory,
             decoding: Lockstep::new(plan),
             waiting: VecDeque::new(),
             inbox: VecDeque::new(),
@@ -162,9 +169,7 @@ impl<'a> Instance<'a> {
             preempted: false,
             promised: 0,
             moved_bytes: 0,
-            lower: below
-                .filter(|_| unit_of(workload) > 0 && unit_bytes > 0)
-                .map(|tiers| Lower::new(tiers, workload.distinct_units as usize, unit_of(workload), unit_bytes)),
+            lower,
             fetch_ns: 0.0,
             fetch_bytes: 0.0,
             stall: 0,
@@ -381,7 +386,7 @@ impl<'a> Instance<'a> {
             tokens: state.prefill,
             chunk_tokens: rules.step_tokens,
         };
-        let far = self.lower.as_ref().map_or_else(Fetched::default, |lower| lower.look(self.plan, &prompt));
+        let far = self.look(&prompt);
         let of_units = ((leading + far.units) * unit).min(most);
         let is_next = far.units == 0 && state.extent_units == leading && of_units == leading * unit;
         let blocks = if shares && is_next { self.memory.extent(request, state.extent) } else { 0 };
@@ -399,6 +404,9 @@ impl<'a> Instance<'a> {
         }
         self.memory.pin(pinned);
         self.fetch(&prompt, far);
+        if let Some(lower) = &mut self.lower {
+            lower.used(pinned);
+        }
         if blocks > 0 {
             self.memory.take_extent(request, state.extent);
         }
@@ -451,6 +459,15 @@ impl<'a> Instance<'a> {
         let context = shared.states[at].done;
         self.join(shared, request, context);
         true
+    }
+
+    /// What a prompt would fetch from memories below, once they have what left this one.
+    fn look(&mut self, prompt: &Prompt<'_>) -> Fetched {
+        let Some(lower) = &mut self.lower else { return Fetched::default() };
+        for unit in self.memory.take_gone() {
+            lower.evicted(unit);
+        }
+        lower.look(self.plan, prompt)
     }
 
     /// Fetches what a prompt has in memories below; the step that is put together waits for it.

@@ -1,15 +1,21 @@
 //! Memories below the accelerators' own: shared blocks of prompts stay there after they have left, and come back.
 //!
-//! Every shared block is also written to each of these memories when it is computed; each is an LRU cache of its own for
-//! an instance, and writing takes no time of a step. When a request begins, blocks that follow those in memory without a
-//! gap are fetched as far as that takes least time together with the rest of its prefill, or all of them
-//! ([`Decide`]). The step in which the request begins waits for its fetches: nothing of them is hidden, and whoever decodes
-//! in that step waits too. Fetches of one step share the ways in order.
+//! How a block gets down is a rule ([`Write`]). *Through*: when it is computed, it is written to each of these memories.
+//! *On evict*: when it leaves the accelerators' memory it goes to the nearest of these, and what has to go there goes to
+//! the next one. *Back*: the same, unless one of them has a copy. If the memories are *exclusive*, a block that is
+//! fetched or computed again leaves the one that it was in. A memory takes a block only from its `admit`th use on. Each is a
+//! cache of its own for an instance, under any policy of [`crate::cache`] that needs neither times nor sessions, and writing
+//! takes no time of a step.
+//!
+//! When a request begins, blocks that follow those in memory without a gap are fetched as far as that takes least time
+//! together with the rest of its prefill, or all of them ([`Decide`]). The step in which the request begins waits for its
+//! fetches: nothing of them is hidden, and whoever decodes in that step waits too. Fetches of one step share the ways in
+//! order.
 
-use crate::cache::Policy;
 use crate::cache::fetch::{Decide, Way};
-use crate::cache::lru::Lru;
+use crate::cache::tiers::{Inclusion, Write};
 use crate::cache::way::reaches;
+use crate::cache::{Met, Policy, Rule, Setting};
 use crate::cost::{Plan, prefill_ns};
 use crate::error::{Error, Result};
 use crate::machine::Machine;
@@ -24,14 +30,25 @@ pub struct Tier {
     pub capacity_bytes: Option<f64>,
 }
 
-/// The memories below, nearest first, and what is fetched from them.
-#[derive(Debug, Clone, PartialEq)]
+/// The memories below, nearest first, what they hold, and what is fetched from them.
+#[derive(Debug, Clone)]
 pub struct Tiers {
     /// The memories.
     pub tiers: Vec<Tier>,
     /// Which blocks are fetched.
     pub decide: Decide,
+    /// Which blocks have to go.
+    pub evict: Rule,
+    /// How blocks come down.
+    pub write: Write,
+    /// Whether a copy stays when a block goes up.
+    pub inclusion: Inclusion,
+    /// The use from which on a block is taken.
+    pub admit: u32,
 }
+
+/// The policies that need neither the times nor the sessions of requests.
+const TIMELESS: [&str; 7] = ["lru", "fifo", "lfu", "2q", "arc", "sieve", "s3-fifo"];
 
 /// What a request fetches.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -60,9 +77,11 @@ pub(super) struct Prompt<'a> {
 /// The memories below one instance.
 pub(super) struct Lower<'a> {
     rules: &'a Tiers,
-    caches: Vec<Lru>,
+    caches: Vec<Box<dyn Policy>>,
     unit_tokens: u32,
     unit_bytes: f64,
+    /// Uses of each unit; empty where every block is taken.
+    uses: Vec<u32>,
     /// Until when the way of each is taken by fetches of this step, ns from now.
     taken_ns: Vec<f64>,
 }
@@ -72,19 +91,76 @@ impl<'a> Lower<'a> {
     pub(super) fn new(rules: &'a Tiers, units: usize, unit_tokens: u32, unit_bytes: u64) -> Self {
         let unit_bytes = unit_bytes as f64;
         let start = |tier: &Tier| {
-            let fit = tier.capacity_bytes.map_or(units, |bytes| ((bytes / unit_bytes.max(1.0)) as usize).min(units));
-            let mut cache = Lru::new(fit);
+            let capacity =
+                tier.capacity_bytes.map_or(units, |bytes| ((bytes / unit_bytes.max(1.0)) as usize).min(units));
+            let mut cache = rules.evict.start(Setting { capacity, unit_tokens }).ok()?;
             cache.grow(units);
-            cache
+            Some(cache)
         };
-        let caches = rules.tiers.iter().map(start).collect();
-        Self { rules, caches, unit_tokens, unit_bytes, taken_ns: vec![0.0; rules.tiers.len()] }
+        // `parse` lets no policy in that knows the future, which alone cannot be started.
+        let caches = rules.tiers.iter().filter_map(start).collect();
+        let uses = if rules.admit > 1 { vec![0; units] } else { Vec::new() };
+        Self { rules, caches, unit_tokens, unit_bytes, uses, taken_ns: vec![0.0; rules.tiers.len()] }
     }
 
-    /// A unit is computed, and written to all memories.
+    /// Whether it has to be told what leaves the accelerators' memory.
+    pub(super) fn takes_evicted(&self) -> bool {
+        self.rules.write != Write::Through
+    }
+
+    /// Units are used where they are, in the accelerators' memory.
+    pub(super) fn used(&mut self, units: &[u32]) {
+        if !self.uses.is_empty() {
+            units.iter().for_each(|&unit| {
+                self.uses[unit as usize] = self.uses[unit as usize].saturating_add(1);
+                if self.rules.write == Write::Through && self.uses[unit as usize] == self.rules.admit {
+                    self.write_through(unit);
+                }
+            });
+        }
+    }
+
+    /// A unit is computed, or fetched.
     pub(super) fn write(&mut self, unit: u32) {
-        for cache in &mut self.caches {
+        if let Some(uses) = self.uses.get_mut(unit as usize) {
+            *uses = uses.saturating_add(1);
+        }
+        if self.rules.inclusion == Inclusion::Exclusive {
+            self.caches.iter_mut().for_each(|cache| {
+                cache.remove(unit);
+            });
+        }
+        if self.rules.write == Write::Through && self.is_admitted(unit) {
+            self.write_through(unit);
+        }
+    }
+
+    fn write_through(&mut self, unit: u32) {
+        self.caches.iter_mut().for_each(|cache| {
             cache.touch(unit);
+        });
+    }
+
+    fn is_admitted(&self, unit: u32) -> bool {
+        self.uses.get(unit as usize).is_none_or(|&uses| uses >= self.rules.admit)
+    }
+
+    /// A unit has left the accelerators' memory.
+    pub(super) fn evicted(&mut self, unit: u32) {
+        if self.rules.write == Write::Back && self.nearest(unit).is_some() {
+            return;
+        }
+        let mut next = Some(unit).filter(|&unit| self.is_admitted(unit));
+        for at in 0..self.caches.len() {
+            let Some(unit) = next else { break };
+            next = match self.caches[at].touch(unit) {
+                Met::Eviction(victim) => Some(victim),
+                // What a memory does not take goes on as if it had left.
+                Met::Bypass => Some(unit),
+                Met::Hit | Met::Miss => None,
+            };
+            let is_below = |victim: &u32| self.caches[at + 1..].iter().any(|cache| cache.holds(*victim));
+            next = next.filter(|victim| self.rules.write != Write::Back || !is_below(victim));
         }
     }
 
@@ -128,7 +204,14 @@ impl<'a> Lower<'a> {
             self.taken_ns[tier] += latency + self.unit_bytes / way.bytes_per_ns;
             last = Some(tier);
         }
-        units.iter().for_each(|&unit| self.write(unit));
+        for &unit in units {
+            // What stays was used where it is; what goes up is written again when it comes back.
+            if self.rules.inclusion == Inclusion::Inclusive
+                && let Some(tier) = self.nearest(unit)
+            {
+                self.caches[tier].touch(unit);
+            }
+        }
     }
 
     fn nearest(&self, unit: u32) -> Option<usize> {
@@ -138,25 +221,22 @@ impl<'a> Lower<'a> {
 
 /// Reads a placement rule such as `tier(hbm,dram=1TB,nvme; fetch=break_even)` for a machine: after `hbm` the machine's
 /// farther memories by any names, nearest first, each with the size that an instance has of it, or with the published one
-/// (without a limit where none is). Options are `fetch=break_even` or `fetch=always`; `evict=lru`, `write=through` and
-/// `inclusive` are what is done and may be said.
+/// (without a limit where none is). Options, separated by `,` or `;`:
+///
+/// * `fetch=break_even` (the default) or `fetch=always`,
+/// * `evict=lru` (the default) or another policy that needs neither times nor sessions,
+/// * `write=through` (the default), `write=back` or `write=on_evict`,
+/// * `inclusive` (the default) or `exclusive`,
+/// * `admit=1` (the default): the use from which on a block is taken.
 ///
 /// # Errors
-/// Another form, more memories than the machine has with a known bandwidth, an option that is not modelled.
+/// Another form, more memories than the machine has with a known bandwidth, an option that is not modelled, exclusive
+/// memories that are written through.
 pub fn parse(text: &str, machine: &Machine, accelerators: f64) -> Result<Tiers> {
-    let wrong = |found: &str| {
-        Error::usage(format!("expected a placement such as `tier(hbm,dram=1TB; fetch=break_even)`, found `{found}`"))
-    };
-    let inside =
-        text.trim().strip_prefix("tier(").and_then(|rest| rest.strip_suffix(')')).ok_or_else(|| wrong(text))?;
-    let mut parts = inside.split(';');
-    let mut names = parts.next().unwrap_or_default().split(',').map(str::trim);
-    if names.next() != Some("hbm") {
-        return Err(wrong(text).hint("the first memory is `hbm`, the accelerators' own"));
-    }
+    let (names, options) = split(text)?;
     let reaches = reaches(machine, accelerators);
     let mut tiers = Vec::new();
-    for (at, name) in names.enumerate() {
+    for (at, name) in names.into_iter().enumerate() {
         let reach = reaches.get(at).ok_or_else(|| {
             Error::run(format!(
                 "`{}` has {} farther memories with a published bandwidth, found `{name}` as number {}",
@@ -167,27 +247,73 @@ pub fn parse(text: &str, machine: &Machine, accelerators: f64) -> Result<Tiers> 
         })?;
         let capacity_bytes = match name.split_once('=') {
             Some((_, size)) => Some(unit::parse(&unit::BYTES, size.trim())?),
-            None if name.is_empty() => return Err(wrong(text)),
             None => reach.capacity_bytes,
         };
         tiers.push(Tier { way: reach.way.clone(), capacity_bytes });
     }
-    if tiers.is_empty() {
-        return Err(wrong(text).hint("name at least one memory below `hbm`"));
+    let mut found = Tiers {
+        tiers,
+        decide: Decide::BreakEven,
+        evict: Rule::parse(TIMELESS[0])?,
+        write: Write::Through,
+        inclusion: Inclusion::Inclusive,
+        admit: 1,
+    };
+    for option in options {
+        found.set(option)?;
     }
-    let mut decide = Decide::BreakEven;
-    for option in parts.flat_map(|part| part.split(',')).map(str::trim).filter(|option| !option.is_empty()) {
-        match option.replace(' ', "").as_str() {
-            "fetch=break_even" => decide = Decide::BreakEven,
-            "fetch=always" => decide = Decide::Always,
-            "evict=lru" | "write=through" | "inclusive" => {}
-            other => {
-                return Err(Error::usage(format!("`{other}` of `tier` is not modelled in serving"))
-                    .hint("what is modelled: fetch=break_even or always, evict=lru, write=through, inclusive"));
+    if (found.inclusion, found.write) == (Inclusion::Exclusive, Write::Through) {
+        return Err(Error::usage(format!("expected one copy of each block in exclusive memories, found `{text}`"))
+            .hint("add `write=on_evict`, or make them inclusive"));
+    }
+    Ok(found)
+}
+
+/// Names of the memories below `hbm`, and options.
+fn split(text: &str) -> Result<(Vec<&str>, Vec<&str>)> {
+    let wrong =
+        || Error::usage(format!("expected a placement such as `tier(hbm,dram=1TB; fetch=break_even)`, found `{text}`"));
+    let inside = text.trim().strip_prefix("tier(").and_then(|rest| rest.strip_suffix(')')).ok_or_else(wrong)?;
+    let mut parts = inside.split(';');
+    let mut names = parts.next().unwrap_or_default().split(',').map(str::trim);
+    if names.next() != Some("hbm") {
+        return Err(wrong().hint("the first memory is `hbm`, the accelerators' own"));
+    }
+    let names: Vec<&str> = names.collect();
+    if names.is_empty() {
+        return Err(wrong().hint("name at least one memory below `hbm`"));
+    }
+    if names.contains(&"") {
+        return Err(wrong());
+    }
+    Ok((names, parts.flat_map(|part| part.split(',')).map(str::trim).filter(|option| !option.is_empty()).collect()))
+}
+
+impl Tiers {
+    fn set(&mut self, option: &str) -> Result<()> {
+        let (name, value) = option.split_once('=').map_or((option, ""), |(name, value)| (name.trim(), value.trim()));
+        match (name, value) {
+            ("fetch", "break_even") => self.decide = Decide::BreakEven,
+            ("fetch", "always") => self.decide = Decide::Always,
+            ("write", "through") => self.write = Write::Through,
+            ("write", "back") => self.write = Write::Back,
+            ("write", "on_evict") => self.write = Write::OnEvict,
+            ("inclusive", "") => self.inclusion = Inclusion::Inclusive,
+            ("exclusive", "") => self.inclusion = Inclusion::Exclusive,
+            ("evict", policy) if TIMELESS.contains(&policy) => self.evict = Rule::parse(policy)?,
+            ("admit", count) if count.parse::<u32>().is_ok_and(|count| count > 0) => {
+                self.admit = count.parse().unwrap_or(1);
+            }
+            _ => {
+                return Err(Error::usage(format!("`{option}` of `tier` is not modelled in serving")).hint(format!(
+                    "what is modelled: fetch=break_even or always, evict={}, write=through, back or on_evict, inclusive or \
+                     exclusive, admit=N",
+                    TIMELESS.join(" or ")
+                )));
             }
         }
+        Ok(())
     }
-    Ok(Tiers { tiers, decide })
 }
 
 #[cfg(test)]

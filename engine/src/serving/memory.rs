@@ -39,6 +39,8 @@ pub(super) struct Memory {
     units: HashMap<u32, u32, BuildHasherDefault<Fold>>,
     /// Cached slots in order of last use.
     unused: Lists<1>,
+    /// Units that had to go since they were last asked for; `None` if nobody asks.
+    gone: Option<Vec<u32>>,
 }
 
 /// A hash of one `u32`, by a product with 2^64 over the golden ratio.
@@ -77,7 +79,18 @@ impl Memory {
             free: Vec::new(),
             units: HashMap::default(),
             unused: Lists::new(),
+            gone: None,
         }
+    }
+
+    /// Keeps note of units that have to go, for [`Memory::take_gone`].
+    pub(super) fn watch(&mut self) {
+        self.gone = Some(Vec::new());
+    }
+
+    /// Units that had to go since the last call, in order.
+    pub(super) fn take_gone(&mut self) -> Vec<u32> {
+        self.gone.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Bytes of running requests.
@@ -210,6 +223,9 @@ impl Memory {
             What::Unit { unit, .. } => {
                 self.units.remove(&unit);
                 self.cached_units -= 1;
+                if let Some(gone) = &mut self.gone {
+                    gone.push(unit);
+                }
             }
             What::Extent { request, blocks } => {
                 let going = u64::from(blocks).min(bytes.div_ceil(self.block_bytes)) as u32;

@@ -8,7 +8,7 @@ use super::*;
 use crate::cost::Plan;
 use crate::policy::{Beside, Budget, Keep, Lower};
 use crate::test_kit::{open, toy_plan, toy_workload};
-use crate::workload::{Turns, Workload};
+use crate::workload::{Pause, Turns, Workload};
 use reference::slow;
 
 fn compare(setup: &Setup<'_>, workload: &Workload) -> Result<(), TestCaseError> {
@@ -117,13 +117,15 @@ prop_compose! {
 /// blocks of that one's output.
 fn with_turns(workload: &mut Workload, starts: &[bool]) {
     let mut last: [Option<usize>; 3] = [None; 3];
-    workload.turns = Turns { before: Vec::new(), pause_ns: Vec::new() };
+    workload.turns = Turns::default();
     for at in 0..workload.len() {
         let family = workload.units_of(at).first().map_or(0, |&unit| (unit / 8) as usize).min(2);
         let starts = starts.get(at).copied().unwrap_or(true);
         let before = last[family].filter(|_| !starts);
         workload.turns.before.push(before.map_or(u32::MAX, |before| before as u32));
         workload.turns.pause_ns.push(at as i64 % 3 * 50_000);
+        // From the start of the turn before, or from its end.
+        workload.turns.basis.push(if at % 4 == 1 { Pause::FromStart } else { Pause::Recorded });
         last[family] = Some(at);
     }
 }
@@ -243,7 +245,8 @@ fn a_preempted_request_is_tried_again_after_one_step() {
 fn a_turn_finds_the_blocks_of_the_answer_before_it() {
     let plan = toy_plan(&[Keep::ALL], 10_000);
     let mut workload = toy_workload(&[(0, 64, 65, 1), (0, 160, 4, 1)]);
-    workload.turns = Turns { before: vec![u32::MAX, 0], pause_ns: vec![0, 1000] };
+    workload.turns =
+        Turns { before: vec![u32::MAX, 0], pause_ns: vec![0, 1000], basis: vec![Pause::First, Pause::Recorded] };
     let pools = [Pool { plan: &plan, instances: 1, role: Role::Both }];
     let of = |rules: &Rules| {
         serve(

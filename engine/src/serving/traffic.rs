@@ -36,6 +36,8 @@ pub(super) struct Arrivals<'a> {
     /// The first request that follows each request, and the next one that follows the same.
     first: Vec<u32>,
     other: Vec<u32>,
+    /// When each request came, where turns wait for each other.
+    came: Vec<i64>,
 }
 
 impl<'a> Arrivals<'a> {
@@ -49,6 +51,7 @@ impl<'a> Arrivals<'a> {
             order: 0,
             first: Vec::new(),
             other: Vec::new(),
+            came: Vec::new(),
         };
         let all = 0..workload.len() as u32;
         match traffic {
@@ -63,6 +66,7 @@ impl<'a> Arrivals<'a> {
                 arrivals.listed = all.clone().filter(|&at| turns.before(at as usize).is_none()).collect();
                 arrivals.first = vec![NONE; workload.len()];
                 arrivals.other = vec![NONE; workload.len()];
+                arrivals.came.clone_from(&workload.arrival_ns);
                 for at in all.rev() {
                     if let Some(before) = turns.before(at as usize) {
                         arrivals.other[at as usize] = arrivals.first[before as usize];
@@ -104,7 +108,11 @@ impl<'a> Arrivals<'a> {
             return Some(request);
         }
         later.filter(|&at| at <= now)?;
-        self.later.pop().map(|Reverse((.., request))| request)
+        let Reverse((at, _, request)) = self.later.pop()?;
+        if let Some(came) = self.came.get_mut(request as usize) {
+            *came = at;
+        }
+        Some(request)
     }
 
     /// A request has ended, served or not.
@@ -114,8 +122,9 @@ impl<'a> Arrivals<'a> {
             Traffic::Closed { .. } => self.admit_next(now),
             Traffic::Session => {
                 let mut follower = self.first[request as usize];
+                let came = self.came[request as usize];
                 while follower != NONE {
-                    let at = now.saturating_add(self.workload.turns.pause_ns[follower as usize]);
+                    let at = self.workload.turns.due(follower as usize, came, now);
                     self.later.push(Reverse((at, self.order, follower)));
                     self.order += 1;
                     follower = self.other[follower as usize];

@@ -109,7 +109,8 @@ struct Last {
     turns: u32,
     /// Key and tokens of what its prompt is made of.
     keys: Vec<(u64, u32)>,
-    /// When its answer was complete, as far as known.
+    /// When it came, and when its answer was complete, as far as known.
+    arrival_ns: i64,
     end_ns: i64,
 }
 
@@ -166,7 +167,7 @@ fn append(
         turn: last.turns,
         role: Role::Recorded,
         arrival_ns,
-        idle_ns: row.delay_ns.or_else(|| last.at.map(|_| arrival_ns.saturating_sub(last.end_ns).max(0))),
+        idle_ns: idle(last, arrival_ns, row.delay_ns),
         output: workload.output[at],
         kept_tokens: shared.kept,
         found_tokens: shared.found,
@@ -182,8 +183,18 @@ fn append(
         at: Some(at as u32),
         turns: last.turns + 1,
         keys,
+        arrival_ns,
         end_ns: arrival_ns.saturating_add(row.e2e_ns.unwrap_or(0)),
     };
+}
+
+/// The pause since the turn before: as recorded, but no longer than since that one came, or since its end, as far as known.
+fn idle(last: &Last, arrival_ns: i64, delay_ns: Option<i64>) -> Option<i64> {
+    if last.at.is_none() {
+        return delay_ns;
+    }
+    let [all, rest] = [last.arrival_ns, last.end_ns].map(|from| arrival_ns.saturating_sub(from).max(0));
+    Some(delay_ns.filter(|&delay| delay <= all).unwrap_or(rest))
 }
 
 fn shared(

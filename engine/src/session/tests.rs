@@ -141,13 +141,15 @@ fn a_sub_agent_knows_its_parent_and_a_pause_is_counted_from_the_turn_before() {
         Sent { session: Some("s/a"), parent: Some(100), arrival_ns: 70, prompt: 5, ..Sent::default() },
         Sent { session: Some("s"), parent: Some(100), arrival_ns: 90, prompt: 9, ..Sent::default() },
         Sent { session: Some("s"), parent: Some(102), arrival_ns: 95, delay_ns: Some(2), prompt: 9, ..Sent::default() },
+        // No pause after the turn before is longer than what lies between the two.
+        Sent { session: Some("s"), parent: Some(103), arrival_ns: 98, delay_ns: Some(8), prompt: 9, ..Sent::default() },
         Sent { arrival_ns: 99, prompt: 1, ..Sent::default() },
     ];
     let (trace, _) = read_all(&sent, 0);
     let parents: Vec<_> = trace.sessions.iter().map(|session| (session.parent, session.turns)).collect();
-    assert_eq!(parents, [(None, 3), (Some(0), 1), (None, 1)]);
+    assert_eq!(parents, [(None, 4), (Some(0), 1), (None, 1)]);
     let idle: Vec<_> = trace.turns.iter().map(|turn| turn.idle_ns).collect();
-    assert_eq!(idle, [None, None, Some(90), Some(2), None]);
+    assert_eq!(idle, [None, None, Some(90), Some(2), Some(3), None]);
 }
 
 /// Sessions as (which, share kept of an earlier turn's blocks, which earlier turn, blocks added, tokens beyond).

@@ -8,6 +8,8 @@
 //! Break-even of one clearing (POLICIES 5.2): tokens that have to be written again, and extra requests, are paid once; what
 //! was taken out is saved in every turn from then on, the first one included.
 
+use std::collections::HashMap;
+
 use super::{Role, Trace};
 use crate::api::ApiPrices;
 use crate::cost::Plan;
@@ -97,19 +99,48 @@ pub fn break_even(recorded: &[Option<i64>], changed: &[Option<i64>], first: usiz
     None
 }
 
-/// The same by the formula: what is paid once over what each turn saves. `once` is the price of extra requests, `again` that
-/// of one token written again instead of read, `each` that of one token read. `None` if nothing is saved.
-pub fn break_even_by_formula(effect: &Effect, once: f64, again: f64, each: f64) -> Option<f64> {
-    let saved = (f64::from(effect.removed_tokens) - f64::from(effect.added_tokens)) * each;
-    let written = (f64::from(effect.lost_prefix_tokens) + f64::from(effect.added_tokens)) * again;
-    (saved > 0.0).then(|| (written + once) / saved)
+/// What a stage's work on one request changes in its cost.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Change {
+    /// In this turn.
+    pub now: f64,
+    /// In each later turn, if nothing else is done.
+    pub later: f64,
 }
 
-/// Price of the requests that a change sends, nano-dollars: their prompts are found as far as `found` says.
-pub fn extra_of(trace: &Trace, costs: &[i64], effect: &Effect) -> i64 {
-    let is_own =
-        |turn: &super::Turn| turn.role != Role::Recorded && (turn.session, turn.turn) == (effect.session, effect.turn);
-    trace.turns.iter().zip(costs).filter(|(turn, _)| is_own(turn)).map(|(_, cost)| *cost).sum()
+/// By the formula of POLICIES 5.2, without the extra requests: what falls out of the prefix, or is put in, is written again,
+/// what is taken out is not read any more. `again` is the price of one token written instead of read, `each` that of one
+/// token read. Tokens taken out that were new in the turn had been to be written too.
+pub fn change(effect: &Effect, again: f64, each: f64) -> Change {
+    let of = |tokens: u32| f64::from(tokens);
+    let written = of(effect.lost_prefix_tokens) + of(effect.added_tokens - effect.added_prefix_tokens)
+        - of(effect.removed_tokens - effect.removed_prefix_tokens);
+    let later = (of(effect.added_tokens) - of(effect.removed_tokens)) * each;
+    Change { now: written * again + later, later }
+}
+
+/// [`break_even`] by the formula, from the changes of each turn, that of the first action first. Beyond the end of the session
+/// each turn saves what was saved last; `None` if that is nothing.
+pub fn break_even_by_formula(changes: &[Change]) -> Option<f64> {
+    let mut before = 0.0;
+    for (at, change) in changes.iter().enumerate() {
+        let sum = before + change.now;
+        if sum <= 0.0 {
+            return Some(if at == 0 { 1.0 } else { at as f64 + before / (before - sum) });
+        }
+        before = sum;
+    }
+    let saved = -changes.last()?.later;
+    (saved > 0.0).then(|| changes.len() as f64 + before / saved)
+}
+
+/// Costs of the requests that stages added, by session and turn.
+pub fn extras(trace: &Trace, costs: &[i64]) -> HashMap<(u32, u32), i64> {
+    let mut sums = HashMap::new();
+    for (turn, cost) in trace.turns.iter().zip(costs).filter(|(turn, _)| turn.role != Role::Recorded) {
+        *sums.entry((turn.session, turn.turn)).or_default() += cost;
+    }
+    sums
 }
 
 /// What owning the machine makes of it (POLICIES 5.2): time to compute one token again behind so many others, and time that

@@ -4,11 +4,11 @@
 //! before the first change. Behind it blocks are told apart by what stands in them and before them, so that two turns that
 //! were changed alike share their blocks, as a prefix cache would find them. Partial last blocks have none.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use super::{Piece, Trace, common};
 use crate::error::{Error, Result};
-use crate::workload::{Turns, Workload};
+use crate::workload::{Pause, Turns, Workload};
 
 /// What precedes: a block, or a number of something shorter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -28,6 +28,9 @@ type Span = (u32, u32, u32, super::Form);
 /// # Errors
 /// More than 2^32 blocks.
 pub fn workload(changed: &Trace, recorded: &Trace, requests: &Workload) -> Result<Workload> {
+    // A request that a stage added has the instant of the recorded turn that it serves.
+    let of_turn: HashMap<(u32, u32), usize> =
+        recorded.turns.iter().enumerate().map(|(at, turn)| ((turn.session, turn.turn), at)).collect();
     let mut made = Workload {
         name: requests.name.clone(),
         request_ids: changed.turns.iter().map(|turn| turn.request_id).collect(),
@@ -38,11 +41,8 @@ pub fn workload(changed: &Trace, recorded: &Trace, requests: &Workload) -> Resul
         offsets: vec![0],
         units: Vec::with_capacity(requests.units.len()),
         distinct_units: requests.distinct_units,
-        turns: follow(changed, requests),
+        turns: follow(changed, requests, &of_turn),
     };
-    // A request that a stage added follows the recorded turn that it serves.
-    let of_turn: HashMap<(u32, u32), usize> =
-        recorded.turns.iter().enumerate().map(|(at, turn)| ((turn.session, turn.turn), at)).collect();
     let mut after: HashMap<(State, Span), State> = HashMap::new();
     for (at, turn) in changed.turns.iter().enumerate() {
         let pieces = changed.pieces_of(at);
@@ -68,20 +68,31 @@ pub fn workload(changed: &Trace, recorded: &Trace, requests: &Workload) -> Resul
 }
 
 /// Who waits for whom: each turn for the one that stands before it in its session, requests that a stage added included. Those
-/// that began anew in the trace still do, and an added request comes as soon as the one before it has ended.
-fn follow(changed: &Trace, requests: &Workload) -> Turns {
+/// that began anew in the trace still do. A request that a stage sends for a turn comes when the turn would have come, and
+/// the turn when that one has ended.
+fn follow(changed: &Trace, requests: &Workload, of_turn: &HashMap<(u32, u32), usize>) -> Turns {
     if requests.turns.before.is_empty() {
         return Turns::default();
     }
     let (mut last, mut places): (HashMap<u32, u32>, HashMap<u32, u32>) = (HashMap::new(), HashMap::new());
     let mut turns = Turns::default();
+    let mut served = BTreeSet::new();
     for (at, turn) in (0_u32..).zip(&changed.turns) {
-        let recorded = turn.recorded.map(|recorded| recorded as usize);
-        let parent = recorded.and_then(|recorded| requests.turns.before(recorded));
-        let begins = recorded.is_some() && parent.is_none();
+        let key = (turn.session, turn.turn);
+        let origin = turn.recorded.map(|recorded| recorded as usize).or_else(|| of_turn.get(&key).copied());
+        let parent = origin.and_then(|origin| requests.turns.before(origin));
+        let begins = origin.is_some() && parent.is_none();
         let before = last.insert(turn.session, at).or_else(|| parent.and_then(|parent| places.get(&parent).copied()));
         turns.before.push(before.filter(|_| !begins).unwrap_or(u32::MAX));
-        turns.pause_ns.push(recorded.map_or(0, |recorded| requests.turns.pause_ns[recorded]));
+        let (pause, basis) = match origin {
+            Some(origin) if begins || !served.contains(&key) => {
+                (requests.turns.pause_ns[origin], requests.turns.basis[origin])
+            }
+            _ => (0, Pause::AtOnce),
+        };
+        turns.pause_ns.push(pause);
+        turns.basis.push(basis);
+        served.insert(key);
         places.extend(turn.recorded.map(|recorded| (recorded, at)));
     }
     turns

@@ -11,11 +11,11 @@ use engine::unit::significant;
 
 use crate::accuracy;
 use crate::command::recorded::{self, Way};
-use crate::scenario::load_model;
+use crate::scenario::{load_model, placed};
 
 /// The stack on a model, for a prompt of so many tokens.
 pub(super) fn explain(text: &str, model: &str, prompt: u32) -> Result<String> {
-    let (stack, model) = (Stack::parse(text)?, load_model(model)?);
+    let ((stack, placement), model) = (parsed(text)?, load_model(model)?);
     let shape = shape(&stack, &model)?;
     let mut text = format!("policy {} on {}, after a prompt of {prompt} tokens\n", stack.name(), model.name);
     for group in &shape.groups {
@@ -26,8 +26,26 @@ pub(super) fn explain(text: &str, model: &str, prompt: u32) -> Result<String> {
     let sharing = if shape.eviction_is_private { "left by a request that drops nothing only" } else { "shareable" };
     let _ = writeln!(text, "  prefix blocks: {sharing}");
     text.push_str(&stages(&stack)?);
+    text.push_str(&placed_at(placement.as_deref()));
     text.push_str(&origins(&stack, &model));
     Ok(text)
+}
+
+/// The stages of a stack, and its placement rule if it has one.
+fn parsed(text: &str) -> Result<(Stack, Option<String>)> {
+    let (stages, placement) = placed(text)?;
+    Ok((Stack::parse(&stages)?, placement))
+}
+
+/// What a placement rule does.
+fn placed_at(placement: Option<&str>) -> String {
+    placement.map_or(String::new(), |rule| {
+        format!(
+            "  {rule}: carried out by serving (`kvtoll replay`); blocks of prompts that leave the first memory come back from \
+             the others where that takes less time than computing them, and what a step stores and reads stays the same; \
+             options are fetch, evict, write, inclusive or exclusive, and admit\n"
+        )
+    })
 }
 
 /// Decode steps per row of `attention_error`, as in a replay.
@@ -35,7 +53,8 @@ const STEPS: u32 = 32;
 
 /// The smallest share of the stack's `retain` that is within an error budget, on each recording.
 pub(super) fn smallest(text: &str, path: &Path, budget: &str) -> Result<String> {
-    let (stack, budget) = (Stack::parse(text)?, ErrorBudget::parse(budget)?);
+    // Where blocks are changes no error.
+    let ((stack, _), budget) = (parsed(text)?, ErrorBudget::parse(budget)?);
     let needs = recorded::needs([&stack]);
     let recorded = recorded::open_any(path, needs)?.ok_or_else(|| {
         Error::run(format!("`{}` holds no recording", path.display()))
@@ -59,9 +78,10 @@ pub(super) fn smallest(text: &str, path: &Path, budget: &str) -> Result<String> 
 
 /// The stages of a stack, where no model is named.
 pub(super) fn without_model(text: &str) -> Result<String> {
-    let stack = Stack::parse(text)?;
+    let (stack, placement) = parsed(text)?;
     let mut text = format!("policy {}\n", stack.name());
     text.push_str(&stages(&stack)?);
+    text.push_str(&placed_at(placement.as_deref()));
     text.push_str("  bytes and arithmetic on a model: add --model MODEL\n");
     Ok(text)
 }

@@ -12,8 +12,9 @@ use engine::replay::Source;
 use engine::schema::canonical::{CONTEXT_SEGMENTS, REQUESTS, SOURCES, STEPS};
 use engine::serving::CapturedStep;
 use engine::session::{self, Trace};
-use engine::workload::{Times, Workload, from_requests, from_requests_by};
+use engine::workload::{Pause, ThinkTime, Times, Workload, from_requests, from_requests_by};
 
+use crate::command::talk;
 use crate::store::Store;
 
 /// A source of the store.
@@ -105,12 +106,12 @@ pub(in crate::command) enum Load {
 }
 
 impl Load {
-    /// What the mode of this name asks for.
-    pub(in crate::command) fn of(mode: Option<&str>) -> Self {
+    /// What the mode of this name asks for; `think` is for `session`.
+    pub(in crate::command) fn of(mode: Option<&str>, think: ThinkTime) -> Self {
         match mode {
             Some("captured") => Self::Captured,
             Some("closed") => Self::Requests(Times::Order),
-            Some("session") => Self::Requests(Times::Sessions),
+            Some("session") => Self::Requests(Times::Sessions(think)),
             _ => Self::Requests(Times::Arrivals),
         }
     }
@@ -137,6 +138,28 @@ pub(in crate::command) fn load(store: &Store, source: &Available, way: Load) -> 
         }
     };
     Ok(Source { workload, steps, trace, edited: None })
+}
+
+/// Says where the pauses between turns come from, if turns wait for each other.
+pub(in crate::command) fn tell_pauses(workload: &Workload) {
+    let counts = workload.turns.counts();
+    let told: Vec<String> = counts
+        .iter()
+        .filter_map(|(pause, count)| {
+            let what = match pause {
+                Pause::First | Pause::AtOnce => return None,
+                Pause::Overlap => "begin anew, since they came before the turn before had ended",
+                Pause::Recorded => "after their recorded pause",
+                Pause::Measured => "after the time from the recorded end of the turn before",
+                Pause::FromStart => "after the recorded time from start to start, or the end of the turn before",
+                Pause::Chosen => "after the given think time",
+            };
+            Some(format!("{count} {what}"))
+        })
+        .collect();
+    if !told.is_empty() {
+        talk::note(&format!("turns of `{}` come: {}", workload.name, told.join("; ")));
+    }
 }
 
 /// The requests as turns of sessions, with what their contexts are made of.

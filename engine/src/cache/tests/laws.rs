@@ -189,29 +189,35 @@ fn laws_hold_on_real_traces() {
 fn samples_keep_their_error_bound() {
     let workload = workload("mooncake", 512, &real::mooncake());
     let trace = Trace::new(&workload);
-    let sizes = [1_000, 3_000, 10_000, 30_000, 100_000];
-    let (mut inside, mut all, mut widest) = (0, 0, 0.0_f64);
+    let all_uses = (trace.accesses().len() as u64, trace.distinct() as u64);
+    let least = all_uses.1 as f64 / all_uses.0 as f64;
+    let sizes = [1_000, 3_000, 10_000, 30_000, 100_000, 200_000];
+    let (mut inside, mut all, mut cut, mut widest) = (0, 0, 0, 0.0_f64);
     for text in ["lru", "sieve", "s3-fifo"] {
         let rule = Rule::parse(text).unwrap();
         let exact = curve::points(&rule, &trace, &sizes).unwrap();
         for seed in 0..8 {
             let part = sample(&workload, 0.1, seed).unwrap();
-            let found = estimate(&rule, &Trace::new(&part), 0.1, trace.accesses().len() as u64, &sizes).unwrap();
+            let found = estimate(&rule, &Trace::new(&part), 0.1, all_uses, &sizes).unwrap();
             for (estimate, exact) in found.iter().zip(&exact) {
                 let wanted = exact.misses() as f64 / exact.accesses as f64;
                 inside += u32::from((estimate.miss_ratio - wanted).abs() <= estimate.error);
                 all += 1;
+                // No estimate exceeds what a cache without limits hits, and one that would says so.
+                assert!(estimate.miss_ratio >= least);
+                cut += u32::from(estimate.is_at_ceiling);
                 widest = widest.max(estimate.error);
             }
         }
     }
     assert!(inside * 100 >= all * 93, "{inside} of {all}");
     assert!(widest < 0.08, "{widest}");
+    assert!(cut > 0 && cut < all, "{cut}");
     // All blocks are no sample: exact, and without error.
     let whole = sample(&workload, 1.0, 0).unwrap();
     assert_eq!(whole, workload);
     let lru = Rule::parse("lru").unwrap();
-    let found = estimate(&lru, &Trace::new(&whole), 1.0, 288_500, &[10_000]).unwrap();
+    let found = estimate(&lru, &Trace::new(&whole), 1.0, (288_500, 182_790), &[10_000]).unwrap();
     assert!((found[0].miss_ratio - (288_500.0 - 60_921.0) / 288_500.0).abs() < 1e-12 && found[0].error.abs() < 1e-12);
     assert!(sample(&workload, 0.0, 0).is_err() && sample(&workload, f64::NAN, 0).is_err());
 }

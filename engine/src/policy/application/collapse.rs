@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use super::{Draft, Edit, Fate, Form, IN_CLIENT, Kind, Piece, Role, rewrite};
+use super::{Draft, Edit, Fate, Form, IN_CLIENT, Kind, Piece, rewrite};
 use crate::error::Result;
 use crate::policy::{Args, Floor, Kind as Stage, Param, Rule};
 
@@ -101,12 +101,7 @@ fn collapse(draft: &mut Draft<'_>, state: &mut State, settings: &Settings) -> bo
     if sum < settings.stretch || sum <= settings.record {
         return false;
     }
-    let mut asked = draft.pieces[..end].to_vec();
-    if settings.prompt > 0 {
-        asked.push(draft.add(Kind::User, settings.prompt));
-    }
-    draft.extra.push((Role::Summary, asked, settings.record));
-    let record = draft.add(Kind::Summary, settings.record);
+    let record = draft.summarise(draft.pieces[..end].to_vec(), settings.prompt, settings.record);
     state.extend(stretch.iter().map(|piece| (piece.content, record)));
     draft.mark(stretch.iter().map(|piece| piece.content), Fate::Summarised);
     replace(draft, state);

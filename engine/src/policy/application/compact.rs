@@ -11,7 +11,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Draft, Edit, Fate, Form, IN_CLIENT, Kind, Piece, Role, rewrite};
+use super::{Draft, Edit, Fate, Form, IN_CLIENT, Kind, Piece, rewrite};
 use crate::error::Result;
 use crate::policy::{Args, Floor, Kind as Stage, Param, Rule};
 
@@ -107,11 +107,7 @@ fn compact(draft: &mut Draft<'_>, state: &mut State, settings: &Settings) {
     }
     let mut asked: Vec<Piece> = draft.pieces[..head].to_vec();
     asked.extend_from_slice(&past);
-    if settings.prompt > 0 {
-        asked.push(draft.add(Kind::User, settings.prompt));
-    }
-    draft.extra.push((Role::Summary, asked, settings.summary));
-    let summary = draft.add(Kind::Summary, settings.summary);
+    let summary = draft.summarise(asked, settings.prompt, settings.summary);
     let is_back = |content: u32| back.iter().any(|piece| piece.content == content);
     draft.mark(past.iter().map(|piece| piece.content).filter(|content| !is_back(*content)), Fate::Summarised);
     let gone: BTreeSet<u32> = past.iter().map(|piece| piece.content).collect();

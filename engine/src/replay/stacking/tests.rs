@@ -34,6 +34,7 @@ fn scenario(name: &str, policy: &str, machine_name: &str) -> Scenario {
         parallel: Parallel::default(),
         speculative: None,
         measured: Measured::default(),
+        adaptation_days: Vec::new(),
         dtype: WeightDtype::Bf16,
         prices: prices::parse(&book_text, &book_origin).unwrap(),
         tariff: None,

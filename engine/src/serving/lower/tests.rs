@@ -1,5 +1,7 @@
 #![expect(clippy::float_cmp, reason = "sums and products of a few whole numbers are exact")]
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::policy::Keep;
 use crate::test_kit::toy_plan;
@@ -9,7 +11,14 @@ fn tiers(decide: Decide, rates: &[(f64, f64)]) -> Tiers {
         way: Way { name: "tier".to_owned(), bytes_per_ns, latency_ns },
         capacity_bytes: Some(64.0),
     };
-    Tiers { tiers: rates.iter().map(tier).collect(), decide }
+    Tiers {
+        tiers: rates.iter().map(tier).collect(),
+        decide,
+        evict: Rule::parse("lru").unwrap(),
+        write: Write::Through,
+        inclusion: Inclusion::Inclusive,
+        admit: 1,
+    }
 }
 
 /// Units of 16 tokens and bytes; four of them fit.
@@ -59,12 +68,18 @@ fn placements_are_typed() {
     // Two links of PCIe Gen5 x16 of which 86% are reached; two drives.
     assert!((found.tiers[0].way.bytes_per_ns - 2.0 * 64.0 * 0.86).abs() < 1e-9);
     assert!((found.tiers[1].way.bytes_per_ns - 28.0).abs() < 1e-9);
+    let found = parse("tier(hbm,dram; write = on_evict, exclusive; evict=sieve, admit=2)", &machine, 1.0).unwrap();
+    assert_eq!((found.write, found.inclusion, found.admit), (Write::OnEvict, Inclusion::Exclusive, 2));
+    assert_eq!(found.evict.text(), "sieve");
     for (text, part) in [
         ("tier(dram)", "the first memory is `hbm`"),
         ("tier(hbm)", "at least one memory"),
         ("tiers(hbm,dram)", "expected a placement"),
         ("tier(hbm,dram,nvme,tape)", "found `tape` as number 3"),
-        ("tier(hbm,dram; evict=arc)", "not modelled"),
+        ("tier(hbm,dram; evict=ttl)", "not modelled"),
+        ("tier(hbm,dram; admit=0)", "not modelled"),
+        ("tier(hbm,dram; exclusive)", "add `write=on_evict`"),
+        ("tier(hbm,)", "expected a placement"),
         ("tier(hbm,dram=1XB)", "expected"),
     ] {
         let error = parse(text, &machine, 1.0).unwrap_err();
@@ -105,4 +120,134 @@ fn a_memory_below_shortens_prefills_and_takes_its_fetch() {
     // A slow way is left alone where that pays, and moves time where it must be taken.
     assert_eq!(served(Some(&roomy(Decide::BreakEven, 1e-6))), without);
     assert!(served(Some(&roomy(Decide::Always, 1e-6))).served[2].ttft_ns > without.served[2].ttft_ns);
+}
+
+/// Blocks in plain lists, the one used longest ago first.
+struct Slow<'a> {
+    rules: &'a Tiers,
+    room: usize,
+    lists: Vec<Vec<u32>>,
+    uses: Vec<u32>,
+}
+
+impl Slow<'_> {
+    fn put(&mut self, tier: usize, unit: u32) -> Option<u32> {
+        let list = &mut self.lists[tier];
+        list.retain(|other| *other != unit);
+        list.push(unit);
+        (list.len() > self.room).then(|| list.remove(0))
+    }
+
+    fn through(&mut self, unit: u32) {
+        for tier in 0..self.lists.len() {
+            self.put(tier, unit);
+        }
+    }
+
+    fn used(&mut self, unit: u32, is_here: bool) {
+        self.uses[unit as usize] += 1;
+        let uses = self.uses[unit as usize];
+        if !is_here && self.rules.inclusion == Inclusion::Exclusive {
+            self.lists.iter_mut().for_each(|list| list.retain(|other| *other != unit));
+        }
+        // One that is here already was written when it was computed, unless it was not taken then.
+        let is_due = if is_here { self.rules.admit > 1 && uses == self.rules.admit } else { uses >= self.rules.admit };
+        if self.rules.write == Write::Through && is_due {
+            self.through(unit);
+        }
+    }
+
+    fn evicted(&mut self, mut unit: u32) {
+        let is_in = |lists: &[Vec<u32>], unit: u32| lists.iter().any(|list| list.contains(&unit));
+        if self.uses[unit as usize] < self.rules.admit {
+            return;
+        }
+        for tier in 0..self.lists.len() {
+            if self.rules.write == Write::Back && is_in(&self.lists[tier..], unit) {
+                return;
+            }
+            match self.put(tier, unit) {
+                Some(victim) => unit = victim,
+                None => return,
+            }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn blocks_come_down_and_go_up_as_in_plain_lists(
+        what in proptest::collection::vec((0_u8..4, 0_u32..9), 0..80),
+        kind in 0_usize..5,
+        admit in 1_u32..4,
+    ) {
+        let (through, back, on_evict) = (Write::Through, Write::Back, Write::OnEvict);
+        let (inclusive, exclusive) = (Inclusion::Inclusive, Inclusion::Exclusive);
+        let kinds =
+            [(through, inclusive), (back, inclusive), (on_evict, inclusive), (back, exclusive), (on_evict, exclusive)];
+        let mut rules = tiers(Decide::Always, &[(1.0, 0.0), (1.0, 0.0)]);
+        (rules.write, rules.inclusion, rules.admit) = (kinds[kind].0, kinds[kind].1, admit);
+        let mut lower = Lower::new(&rules, 9, 16, 16);
+        let mut slow = Slow { rules: &rules, room: 4, lists: vec![Vec::new(); 2], uses: vec![0; 9] };
+        let mut here = [false; 9];
+        for (op, unit) in what {
+            let at = unit as usize;
+            match (op, here[at]) {
+                (0, true) => {
+                    // Memories that are written through are not told.
+                    if lower.takes_evicted() {
+                        lower.evicted(unit);
+                        slow.evicted(unit);
+                    }
+                    here[at] = false;
+                }
+                (1.., true) => {
+                    lower.used(&[unit]);
+                    slow.used(unit, true);
+                }
+                (0..=2, false) => {
+                    lower.write(unit);
+                    slow.used(unit, false);
+                    here[at] = true;
+                }
+                (_, false) => {
+                    let units = [unit];
+                    let prompt = Prompt { units: &units, leading: 0, tokens: 17, chunk_tokens: 64 };
+                    lower.fetch(&prompt, Fetched { units: 1, ns: 0.0, bytes: 0.0 });
+                    if let Some(tier) = slow.lists.iter().position(|list| list.contains(&unit))
+                        && rules.inclusion == Inclusion::Inclusive
+                    {
+                        slow.put(tier, unit);
+                    }
+                    lower.write(unit);
+                    slow.used(unit, false);
+                    here[at] = true;
+                }
+            }
+            for unit in 0..9 {
+                let nearest = slow.lists.iter().position(|list| list.contains(&unit));
+                prop_assert_eq!(lower.nearest(unit), nearest);
+                let copies = slow.lists.iter().filter(|list| list.contains(&unit)).count() + usize::from(here[unit as usize]);
+                prop_assert!(copies <= 1 || rules.inclusion == Inclusion::Inclusive);
+            }
+        }
+    }
+}
+
+/// Written through, the second prompt pushes the first out of a memory of its size; what comes down only when it has to go
+/// is there when the first prompt comes again.
+#[test]
+fn without_copies_of_what_is_near_the_same_memory_holds_more() {
+    let rules = |write, inclusion| {
+        let mut rules = tiers(Decide::Always, &[(1.0, 7.0)]);
+        (rules.write, rules.inclusion, rules.tiers[0].capacity_bytes) = (write, inclusion, Some(96.0));
+        rules
+    };
+    let through = served(Some(&rules(Write::Through, Inclusion::Inclusive)));
+    let moved = served(Some(&rules(Write::OnEvict, Inclusion::Exclusive)));
+    assert_eq!(through.served[2].far_hit_tokens, 0);
+    assert!(moved.served[2].far_hit_tokens > 0 && moved.served[2].ttft_ns < through.served[2].ttft_ns);
+    // A block that is taken from its second use on is not there after its first.
+    let second = Tiers { admit: 2, ..rules(Write::OnEvict, Inclusion::Exclusive) };
+    assert_eq!(served(Some(&second)).served[2].far_hit_tokens, 0);
 }

@@ -4,7 +4,7 @@
 use crate::cost::{BLOCK_TOKENS, Batch, Plan, price};
 use crate::policy::Keep;
 use crate::serving::{Admit, Compose, Fate, Preempted, Role, Routing, Rules, Setup, Traffic, Victim};
-use crate::workload::Workload;
+use crate::workload::{Pause, Workload};
 
 /// Where a request is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -250,7 +250,12 @@ impl Replay<'_> {
             Traffic::Session => {
                 for other in 0..self.workload.len() {
                     if self.workload.turns.before(other) == Some(at as u32) {
-                        self.coming.push((now + self.workload.turns.pause_ns[other] as f64, self.order, other));
+                        let pause = self.workload.turns.pause_ns[other] as f64;
+                        let due = match self.workload.turns.basis[other] {
+                            Pause::FromStart => now.max(self.requests[at].arrival + pause),
+                            _ => now + pause,
+                        };
+                        self.coming.push((due, self.order, other));
                         self.order += 1;
                     }
                 }

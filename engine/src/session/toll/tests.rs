@@ -44,11 +44,27 @@ fn priced((trace, workload): &(Trace, Workload), edited: &Edited) -> (f64, f64) 
         |trace: &Trace, workload: &Workload| charged(&tariff, workload, Some(&found_tokens(trace, workload, None)));
     let (before, after) = (cost(trace, workload), cost(&edited.trace, &edited.workload));
     let effect = edited.effects.iter().find(|effect| effect.action.is_some()).unwrap();
-    let once = extra_of(&edited.trace, &after, effect) as f64;
-    let formula = break_even_by_formula(effect, once, 5750.0, 500.0).unwrap();
+    let once = extras(&edited.trace, &after).get(&(0, effect.turn)).copied().unwrap_or(0) as f64;
+    let formula = closed_form(effect, once, 5750.0, 500.0);
+    let all = changes(edited, once, 5750.0, 500.0);
+    assert!((break_even_by_formula(&all).unwrap() - formula).abs() < 1e-9);
     let before = by_turn(trace, before.into_iter().map(Some));
     let after = by_turn(&edited.trace, after.into_iter().map(Some));
     (break_even(before.of(0), after.of(0), effect.turn as usize).unwrap(), formula)
+}
+
+/// Of one action: what is paid once over what each turn saves.
+fn closed_form(effect: &Effect, once: f64, again: f64, each: f64) -> f64 {
+    let saved = (f64::from(effect.removed_tokens) - f64::from(effect.added_tokens)) * each;
+    let written = (f64::from(effect.lost_prefix_tokens) + f64::from(effect.added_tokens)) * again;
+    (written + once) / saved
+}
+
+/// What the only action and the turns behind it change.
+fn changes(edited: &Edited, once: f64, again: f64, each: f64) -> Vec<Change> {
+    let mut all: Vec<Change> = edited.effects.iter().map(|effect| change(effect, again, each)).collect();
+    all[0].now += once;
+    all
 }
 
 fn near(found: f64, expected: f64) {
@@ -89,6 +105,42 @@ fn so_it_does_with_the_thresholds_that_are_shipped() {
 }
 
 #[test]
+fn several_actions_pay_for_themselves_as_the_formula_carried_on_says() {
+    // Five results of 3,200 tokens later a further stretch is collapsed, behind the records of those before it.
+    let mut context: Vec<Told> = vec![(0, Kind::System, 4800)];
+    let turns: Vec<Vec<Told>> = (0..110)
+        .map(|turn| {
+            context.push((1 + turn, Kind::ToolResult, 3200));
+            context.clone()
+        })
+        .collect();
+    let (trace, workload) = told_sessions(&[&turns], 96, 16);
+    let stack = Stack::parse("collapse(at=50k,stretch=16k,record=960,keep=3,prompt=480)").unwrap();
+    let edited = apply(&stack, &trace, &workload).unwrap();
+    let acted = edited.effects.iter().filter(|effect| effect.action.is_some()).count();
+    assert!(acted > 10, "{acted}");
+    let cost = |trace: &Trace, workload: &Workload| -> Vec<i64> {
+        charged(&tariff(), workload, Some(&found_tokens(trace, workload, None)))
+    };
+    let (before, after) = (cost(&trace, &workload), cost(&edited.trace, &edited.workload));
+    let extras = extras(&edited.trace, &after);
+    let first = edited.effects.iter().find(|effect| effect.action.is_some()).unwrap().turn;
+    let of_turn = |turn: u32| {
+        let effect = edited.effects.iter().find(|effect| effect.turn == turn);
+        let known = effect.map(|effect| change(effect, 5750.0, 500.0)).unwrap_or_default();
+        Change { now: known.now + extras.get(&(0, turn)).copied().unwrap_or(0) as f64, ..known }
+    };
+    let formula = break_even_by_formula(&(first..110).map(of_turn).collect::<Vec<_>>()).unwrap();
+    let before = by_turn(&trace, before.into_iter().map(Some));
+    let after = by_turn(&edited.trace, after.into_iter().map(Some));
+    near(break_even(before.of(0), after.of(0), first as usize).unwrap(), formula);
+    // The first action alone says something else.
+    let alone = edited.effects.iter().find(|effect| effect.turn == first).unwrap();
+    let once = extras.get(&(0, first)).copied().unwrap_or(0) as f64;
+    assert!((closed_form(alone, once, 5750.0, 500.0) / formula - 1.0).abs() > 0.1);
+}
+
+#[test]
 fn a_session_that_ends_too_early_is_dearer() {
     let told = told_sessions(&[&session(4800, &[(Kind::Assistant, 80_000)], 10)], 100, 16);
     let edited = apply(&Stack::parse("clear_tool_results(trigger=134800,keep=0)").unwrap(), &told.0, &told.1).unwrap();
@@ -122,7 +174,7 @@ fn on_own_hardware_time_is_what_is_paid() {
         let effect = &edited.effects[0];
         let behind = f64::from(edited.workload.prompt[1]) - f64::from(suffix) / 2.0;
         let (again, each) = own_rates(&plan, behind, 100.0).unwrap();
-        let formula = break_even_by_formula(effect, 0.0, again, each).unwrap();
+        let formula = closed_form(effect, 0.0, again, each);
         near(break_even(before.of(0), after.of(0), 1).unwrap(), formula);
     }
     assert_eq!(own_rates(&toy_plan(&[Keep { total: Some(64), ..Keep::ALL }], 1 << 20), 0.0, 1.0), None);

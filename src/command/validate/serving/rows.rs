@@ -2,15 +2,16 @@
 //!
 //! A row is replayed only if it gives every field; rows that lack some are counted by field and never guessed. What the
 //! cost engine cannot price yet is counted by reason. The engines' memory settings are not given, so the KV of all requests
-//! of a loop is taken to fit, as the benchmark kept so many running. Devices of which no surface was measured, and disaggregated rows,
-//! stand apart as `extrapolated`.
+//! of a loop is taken to fit, as the benchmark kept so many running. Devices of which no surface was measured, and
+//! disaggregated rows, which do not say over which link KV goes, stand apart as `extrapolated`. The concurrency of a
+//! disaggregated row is its decode batch in each group of each decode instance, which is what the rows' own names say.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float64Array, RecordBatch, StringArray};
-use engine::cost::BLOCK_TOKENS;
+use engine::cost::{BLOCK_TOKENS, Parallel};
 use engine::error::{Error, Result};
 use engine::replay::{Scenario, Source, replay};
 use engine::serving::{Fate, Rules};
@@ -22,8 +23,8 @@ use crate::command::talk;
 use crate::scenario::Spec;
 use crate::surfaces::{Library, framework};
 
-/// Fields that a row must give.
-const FIELDS: [&str; 15] = [
+/// Fields that every row must give.
+const FIELDS: [&str; 9] = [
     "backend",
     "backend_version",
     "model_path",
@@ -33,13 +34,13 @@ const FIELDS: [&str; 15] = [
     "osl",
     "gemm_quant_mode",
     "moe_quant_mode",
-    "batch_size",
-    "tp_size",
-    "pp_size",
-    "attention_dp_size",
-    "moe_tp_size",
-    "moe_ep_size",
 ];
+
+/// Fields of a pool of instances; with `prefill_` and `decode_` before them where prompts are computed apart.
+const POOL: [&str; 6] = ["batch_size", "tp_size", "pp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size"];
+
+/// How many instances a pool of its own has.
+const WORKERS: &str = "num_workers";
 
 /// What was measured.
 const MEASURED: [&str; 2] = ["silicon_ttft_ms", "silicon_tpot_ms"];
@@ -58,6 +59,8 @@ struct Row {
     system: String,
     engine: String,
     is_extrapolated: bool,
+    /// How the instances that compute prompts are spread, if they are apart, and how many they are.
+    prefill: Option<Parallel>,
     concurrency: u32,
     isl: u32,
     osl: u32,
@@ -77,7 +80,8 @@ pub(super) fn validate(args: &Args, path: &Path) -> Result<(Vec<Line>, Vec<Recor
     let text = std::fs::read_to_string(path).map_err(|error| Error::usage(format!("cannot read it: {error}")))?;
     let mut lines = text.lines();
     let header: Vec<&str> = lines.next().unwrap_or_default().split(',').collect();
-    if let Some(missing) = FIELDS.iter().chain(&MEASURED).chain(&["id", "mode"]).find(|name| !header.contains(name)) {
+    let columns = FIELDS.iter().chain(&POOL).chain(&MEASURED).chain(&["id", "mode"]);
+    if let Some(missing) = columns.into_iter().find(|name| !header.contains(name)) {
         return Err(Error::data(format!("expected a column `{missing}`, found none"))
             .hint("a CSV of runs has a row per run of fixed lengths; see `kvtoll validate serving --help`"));
     }
@@ -124,38 +128,70 @@ pub(super) fn validate(args: &Args, path: &Path) -> Result<(Vec<Line>, Vec<Recor
     Ok((table, vec![details(&rows, &came, &shown)?]))
 }
 
+/// The number format of the weights.
+fn weights_of(mode: &str) -> std::result::Result<&'static str, String> {
+    match mode {
+        "fp8" | "fp8_block" => Ok("fp8"),
+        "nvfp4" => Ok("nvfp4"),
+        "int4_wo" => Ok("int4"),
+        "bfloat16" | "bf16" | "float16" => Ok("bf16"),
+        other => Err(format!("weights in `{other}`")),
+    }
+}
+
+/// The rules of the serving engine.
+fn engine_of(backend: &str) -> std::result::Result<&'static str, String> {
+    match backend {
+        "vllm" => Ok("vllm-0.19"),
+        "sglang" => Ok("sglang-0.5"),
+        "trtllm" => Ok("trtllm-1.0-max-utilization"),
+        other => Err(format!("the engine `{other}`")),
+    }
+}
+
 /// The row, or why it is left out.
 fn row(args: &Args, cells: &Cells<'_>) -> std::result::Result<Row, String> {
     let text = |name: &str| cells.get(name).copied().unwrap_or_default();
-    if text("mode") != "agg" {
-        return Err("disaggregated".to_owned());
-    }
-    if let Some(missing) = FIELDS.iter().chain(&MEASURED).find(|name| text(name).is_empty()) {
-        return Err(format!("missing `{missing}`"));
+    let pools: &[&str] = match text("mode") {
+        "agg" => &[""],
+        "disagg" => &["prefill_", "decode_"],
+        other => return Err(format!("the mode `{other}`")),
+    };
+    let is_apart = pools.len() > 1;
+    let of_pools = pools.iter().flat_map(|pool| POOL.iter().map(move |name| format!("{pool}{name}")));
+    let workers = pools.iter().filter(|_| is_apart).map(|pool| format!("{pool}{WORKERS}"));
+    let needed = FIELDS.iter().chain(&MEASURED).map(|name| (*name).to_owned()).chain(of_pools).chain(workers);
+    if let Some(missing) = needed.into_iter().find(|name| text(name).is_empty()) {
+        return Err(format!("{}missing `{missing}`", if is_apart { "disaggregated, " } else { "" }));
     }
     let number = |name: &str| text(name).parse::<f64>().map_err(|_| format!("`{name}` is no number"));
     let whole = |name: &str| number(name).map(|value| value as u32);
-    let (tensor, attention_dp) = (whole("tp_size")?, whole("attention_dp_size")?);
-    let (expert, pipeline) = (whole("moe_ep_size")?.max(1), whole("pp_size")?);
+    let spread = |pool: &str| -> std::result::Result<Parallel, String> {
+        let of = |name: &str| whole(&format!("{pool}{name}"));
+        Ok(Parallel {
+            tensor: of("tp_size")?,
+            data: of("attention_dp_size")?,
+            expert: of("moe_ep_size")?.max(1),
+            pipeline: of("pp_size")?,
+            instances: if is_apart { of(WORKERS)? } else { 1 },
+        })
+    };
+    // The pool that decodes comes last.
+    let pool = pools[pools.len() - 1];
+    let parallel = spread(pool)?;
+    let prefill = is_apart.then(|| spread(pools[0])).transpose()?;
     let system = text("system").trim_end_matches("_sxm").to_owned();
-    let weights = match text("gemm_quant_mode") {
-        "fp8" | "fp8_block" => "fp8",
-        "nvfp4" => "nvfp4",
-        "int4_wo" => "int4",
-        "bfloat16" | "bf16" | "float16" => "bf16",
-        other => return Err(format!("weights in `{other}`")),
-    };
-    let engine = match text("backend") {
-        "vllm" => "vllm-0.19",
-        "sglang" => "sglang-0.5",
-        "trtllm" => "trtllm-1.0-max-utilization",
-        other => return Err(format!("the engine `{other}`")),
-    };
-    let concurrency = whole("batch_size")?.saturating_mul(attention_dp);
+    let weights = weights_of(text("gemm_quant_mode"))?;
+    let engine = engine_of(text("backend"))?;
+    // Each group of each instance decodes a batch of its own.
+    let batch = whole(&format!("{pool}batch_size"))?;
+    let concurrency = batch.saturating_mul(parallel.data).saturating_mul(parallel.instances);
+    let split = prefill.map(|prefill| format!("{}:{}", prefill.instances, parallel.instances));
     Ok(Row {
         id: text("id").to_owned(),
         model: model_preset(text("model_path")),
-        is_extrapolated: !["h100", "h200", "b200"].contains(&system.as_str()),
+        is_extrapolated: is_apart || !["h100", "h200", "b200"].contains(&system.as_str()),
+        prefill,
         engine: engine.to_owned(),
         concurrency,
         isl: whole("isl")?,
@@ -167,10 +203,11 @@ fn row(args: &Args, cells: &Cells<'_>) -> std::result::Result<Row, String> {
             machine: Some(system.clone()),
             weights: Some(weights.to_owned()),
             engine: Some(args.engine.clone().unwrap_or_else(|| engine.to_owned())),
-            tensor_parallel: Some(tensor),
-            data_parallel: Some(attention_dp),
-            expert_parallel: Some(expert),
-            pipeline_parallel: Some(pipeline),
+            tensor_parallel: Some(parallel.tensor),
+            data_parallel: Some(parallel.data),
+            expert_parallel: Some(parallel.expert),
+            pipeline_parallel: Some(parallel.pipeline),
+            split,
             mode: Some("closed".to_owned()),
             concurrency: Some(concurrency),
             running_requests: Some(concurrency.max(1)),
@@ -184,6 +221,13 @@ fn scenario(library: &mut Library, row: &Row) -> Result<Scenario> {
     let mut scenario = row.spec.resolve(0)?;
     let engine = framework(scenario.rules.name);
     scenario.measured = library.measured(&scenario.machine, engine, &scenario.model, scenario.parallel)?;
+    if let (Some(parallel), Some(prefill)) = (row.prefill, &mut scenario.prefill) {
+        prefill.parallel = parallel;
+        prefill.measured = library.measured(&prefill.machine, engine, &scenario.model, parallel)?;
+        // Rows do not name the link: the farthest whose bandwidth is known.
+        let known = prefill.machine.links.iter().rev().find(|link| link.way_bytes_per_s.is_some());
+        prefill.link = known.map_or_else(|| prefill.link.clone(), |link| link.name.clone());
+    }
     Ok(scenario)
 }
 
@@ -236,7 +280,8 @@ fn errors(how: &str, rows: &[Row], came: &[Result<Came>]) -> Vec<Line> {
         let Ok(came) = came else { continue };
         let pair = (came.ttft_ms / row.ttft_ms - 1.0, came.tpot_ms / row.tpot_ms - 1.0);
         let names = if row.is_extrapolated {
-            vec![format!("{how}: extrapolated {}", row.system)]
+            let mode = if row.prefill.is_some() { "disaggregated " } else { "" };
+            vec![format!("{how}: extrapolated {mode}{}", row.system), format!("{how}: extrapolated {mode}all")]
         } else {
             vec![
                 format!("{how}: all"),
@@ -280,7 +325,8 @@ fn fitted(rows: &[Row], scenarios: &[Result<Scenario>], came: &[Result<Came>]) -
     let overheads: BTreeMap<(String, String), [f64; 3]> = keys
         .into_iter()
         .map(|key| {
-            let others = rows.iter().zip(came).filter(|(row, _)| row.engine == key.0 && row.model != key.1);
+            let is_other = |row: &Row| row.engine == key.0 && row.model != key.1 && row.prefill.is_none();
+            let others = rows.iter().zip(came).filter(|(row, _)| is_other(row));
             let known: Vec<(&Row, Came)> = others.filter_map(|(row, came)| Some((row, *came.as_ref().ok()?))).collect();
             let found = overheads(&known);
             (key, found)
@@ -346,6 +392,7 @@ fn details(rows: &[Row], plain: &[Result<Came>], shown: &[Result<Came>]) -> Resu
         ("engine", texts(|row| row.engine.clone()), false),
         ("weights", texts(|row| row.spec.weights.clone().unwrap_or_default()), false),
         ("concurrency", real(|row| f64::from(row.concurrency)), false),
+        ("mode", texts(|row| if row.prefill.is_some() { "disaggregated" } else { "aggregated" }.to_owned()), false),
         ("tensor_parallel", real(|row| f64::from(row.spec.tensor_parallel.unwrap_or(1))), false),
         ("prompt_tokens", real(|row| f64::from(row.isl)), false),
         ("output_tokens", real(|row| f64::from(row.osl)), false),

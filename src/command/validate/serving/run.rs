@@ -212,7 +212,7 @@ fn replayed(found: &Found, workload: &Workload) -> Vec<Option<Felt>> {
     found.outcome.served.iter().enumerate().map(of).collect()
 }
 
-/// Means, quantiles, and the median over requests of the absolute relative error.
+/// Means, quantiles, and the median and 90th percentile over requests of the absolute relative error.
 fn latencies(name: &str, measured: &[Felt], replayed: &[Option<Felt>]) -> Vec<Line> {
     let pairs: Vec<(Felt, Felt)> = measured.iter().zip(replayed).filter_map(|(a, b)| Some((*a, (*b)?))).collect();
     let mut lines = Vec::new();
@@ -239,15 +239,18 @@ fn latencies(name: &str, measured: &[Felt], replayed: &[Option<Felt>]) -> Vec<Li
             put(what, quantile(&real, ratio), quantile(&ours, ratio));
         }
         let mut errors: Vec<f64> = known.iter().map(|(a, b)| (b / a - 1.0).abs()).collect();
-        lines.push(Line {
-            of: name.to_owned(),
-            figure: format!("{figure}_median_error_by_request"),
-            unit: "ratio",
-            count: errors.len() as u64,
-            measured: None,
-            replayed: None,
-            error: median(&mut errors),
-        });
+        errors.sort_unstable_by(f64::total_cmp);
+        for (what, error) in [("median", median(&mut errors)), ("p90", quantile(&errors, 0.9))] {
+            lines.push(Line {
+                of: name.to_owned(),
+                figure: format!("{figure}_{what}_error_by_request"),
+                unit: "ratio",
+                count: errors.len() as u64,
+                measured: None,
+                replayed: None,
+                error,
+            });
+        }
     }
     lines
 }

@@ -1,3 +1,6 @@
+use arrow::array::AsArray;
+use arrow::datatypes::Float64Type;
+
 use super::*;
 
 #[test]
@@ -37,6 +40,18 @@ fn a_shipped_run_is_compared_figure_by_figure() {
     assert!((of("ttft_p99").measured.unwrap() - 137.3563).abs() < 1e-3);
     assert!(of("ttft_mean").error.unwrap().abs() < 0.25, "{:?}", of("ttft_mean"));
     assert!(of("kv_in_use_rms").error.is_some());
+    // What every report says of this run is what it comes to.
+    let shipped = crate::shipped::serving().unwrap();
+    for (figure, name) in [("ttft", "first token"), ("e2e", "end to end")] {
+        let named = |row: &&engine::replay::Shipped| row.subject.contains("RTX 4090") && row.subject.contains(name);
+        let (told, found) = (shipped.iter().find(named).unwrap(), of(&format!("{figure}_median_error_by_request")));
+        let error = found.error.unwrap();
+        assert!(
+            (told.median_error_ratio - error).abs() < 0.005 && told.rows == found.count,
+            "presets/validation/serving.tsv says {} of {name}, it comes to {error}: run `kvtoll validate serving`",
+            told.median_error_ratio
+        );
+    }
     assert_eq!(details[0].num_rows(), 300);
 }
 
@@ -44,12 +59,25 @@ fn a_shipped_run_is_compared_figure_by_figure() {
 fn rows_without_a_field_are_counted_by_field() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("runs.csv");
-    let header = "id,mode,backend,backend_version,model_path,system,precision,isl,osl,gemm_quant_mode,moe_quant_mode,\
-                  batch_size,tp_size,pp_size,attention_dp_size,moe_tp_size,moe_ep_size,silicon_ttft_ms,silicon_tpot_ms";
+    let pool = ["batch_size", "tp_size", "pp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size"].join(",");
+    let apart = |name: &str| format!("{name}_num_workers,{name}_{}", pool.replace(',', &format!(",{name}_")));
+    let header = format!(
+        "id,mode,backend,backend_version,model_path,system,precision,isl,osl,gemm_quant_mode,moe_quant_mode,{pool},{},{},\
+         silicon_ttft_ms,silicon_tpot_ms",
+        apart("prefill"),
+        apart("decode")
+    );
+    let (own, none, two) = ("4,1,1,1,1,1", ",,,,,", "1,1,1,1,1,1,1,2,2,1,1,1,1,1");
+    let row = |id: &str, mode: &str, precision: &str, pools: String| {
+        format!("{id},{mode},vllm,0.19,meta-llama/Llama-3.1-8B,h100_sxm,{precision},256,32,fp8,fp8,{pools},30,5")
+    };
     let rows = [
-        "a,agg,vllm,0.19,meta-llama/Llama-3.1-8B,h100_sxm,fp8,256,32,fp8,fp8,4,1,1,1,1,1,30,5",
-        "b,agg,vllm,0.19,meta-llama/Llama-3.1-8B,h100_sxm,,256,32,fp8,fp8,4,1,1,1,1,1,30,5",
-        "c,disagg,vllm,0.19,meta-llama/Llama-3.1-8B,h100_sxm,fp8,256,32,fp8,fp8,4,1,1,1,1,1,30,5",
+        row("a", "agg", "fp8", format!("{own},,{none},,{none}")),
+        row("b", "agg", "", format!("{own},,{none},,{none}")),
+        row("c", "disagg", "fp8", format!("{none},,{none},,{none}")),
+        // One instance computes prompts, and two decode two requests each.
+        row("d", "disagg", "fp8", format!("{none},{two}")),
+        row("e", "other", "fp8", format!("{own},,{none},,{none}")),
     ];
     std::fs::write(&path, format!("{header}\n{}\n", rows.join("\n"))).unwrap();
     let args = Args {
@@ -66,7 +94,14 @@ fn rows_without_a_field_are_counted_by_field() {
     let (lines, details) = one(&args, &path).unwrap();
     let left: Vec<(&str, u64)> =
         lines.iter().filter(|line| line.of == "rows left out").map(|line| (line.figure.as_str(), line.count)).collect();
-    assert_eq!(left, [("disaggregated", 1), ("missing `precision`", 1)]);
-    assert_eq!(details[0].num_rows(), 1);
-    assert!(lines.iter().any(|line| line.figure == "tpot_median_error" && line.count == 1));
+    assert_eq!(
+        left,
+        [("disaggregated, missing `prefill_batch_size`", 1), ("missing `precision`", 1), ("the mode `other`", 1)]
+    );
+    assert_eq!(details[0].num_rows(), 2);
+    let of = |of: &str| lines.iter().find(|line| line.of == of && line.figure == "tpot_median_error").unwrap();
+    assert_eq!((of("plain: all").count, of("plain: extrapolated disaggregated h100").count), (1, 1));
+    assert!(of("plain: extrapolated disaggregated all").error.is_some());
+    let concurrency = details[0].column_by_name("concurrency").unwrap().as_primitive::<Float64Type>();
+    assert_eq!(concurrency.values()[..], [4.0, 4.0]);
 }
