@@ -135,8 +135,9 @@ fn row(args: &Args, cells: &Cells<'_>) -> std::result::Result<Row, String> {
     }
     let number = |name: &str| text(name).parse::<f64>().map_err(|_| format!("`{name}` is no number"));
     let whole = |name: &str| number(name).map(|value| value as u32);
-    let (tensor, attention_dp) = (whole("tp_size")?, whole("attention_dp_size")?);
-    let (expert, pipeline) = (whole("moe_ep_size")?.max(1), whole("pp_size")?);
+    let (listed, expert, pipeline) =
+        ([whole("tp_size")?, whole("attention_dp_size")?], whole("moe_ep_size")?.max(1), whole("pp_size")?);
+    let [tensor, data] = once(listed, [whole("moe_tp_size")?, expert]);
     let system = text("system").trim_end_matches("_sxm").to_owned();
     let weights = match text("gemm_quant_mode") {
         "fp8" | "fp8_block" => "fp8",
@@ -151,7 +152,7 @@ fn row(args: &Args, cells: &Cells<'_>) -> std::result::Result<Row, String> {
         "trtllm" => "trtllm-1.0-max-utilization",
         other => return Err(format!("the engine `{other}`")),
     };
-    let concurrency = whole("batch_size")?.saturating_mul(attention_dp);
+    let concurrency = whole("batch_size")?.saturating_mul(listed[1]);
     Ok(Row {
         id: text("id").to_owned(),
         model: model_preset(text("model_path")),
@@ -168,7 +169,7 @@ fn row(args: &Args, cells: &Cells<'_>) -> std::result::Result<Row, String> {
             weights: Some(weights.to_owned()),
             engine: Some(args.engine.clone().unwrap_or_else(|| engine.to_owned())),
             tensor_parallel: Some(tensor),
-            data_parallel: Some(attention_dp),
+            data_parallel: Some(data),
             expert_parallel: Some(expert),
             pipeline_parallel: Some(pipeline),
             mode: Some("closed".to_owned()),
@@ -178,6 +179,18 @@ fn row(args: &Args, cells: &Cells<'_>) -> std::result::Result<Row, String> {
         },
         system,
     })
+}
+
+/// Tensor and data parallelism of attention, each accelerator once. Rows of engines that were started with as many expert
+/// parts as accelerators have the square of their number: `..._tp8_ep8_920` says 64 in `tp_size`, 8 in `moe_tp_size` and 8 in
+/// `moe_ep_size`.
+pub(super) fn once([tensor, data]: [u32; 2], [moe_tensor, expert]: [u32; 2]) -> [u32; 2] {
+    let is_squared = expert > 1 && moe_tensor == expert && tensor.saturating_mul(data) == expert * expert;
+    match is_squared {
+        true if data == 1 => [expert, 1],
+        true if tensor == 1 => [1, expert],
+        _ => [tensor, data],
+    }
 }
 
 fn scenario(library: &mut Library, row: &Row) -> Result<Scenario> {
