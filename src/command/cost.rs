@@ -282,7 +282,7 @@ fn priced(plans: &[Plan], steps: &Steps) -> Result<Vec<Figures>> {
     price_columns(plans, &demand, FIELDS, &mut out)?;
     // Times are whole nanoseconds in 63 bits; beyond them nothing would be said that is true.
     let longest = out.iter().flat_map(|figures| figure(figures, Field::Total)).copied().fold(0.0, f64::max);
-    if !(longest < LONGEST_NS) {
+    if longest >= LONGEST_NS {
         return Err(Error::usage(format!("expected steps of less than 2^63 ns, 292 years, found {longest:.3e} ns"))
             .hint("take a smaller batch or context, or a machine that is less slow"));
     }

@@ -7,9 +7,9 @@
 //!
 //! * **Attention** of decoding and of prompts: layers with keys and values of one width, in 16 or 8 bits. A prompt's chunk
 //!   takes the time of the whole prompt that has as many query-context pairs.
-//!   Where a kernel was measured that decodes beside a chunk, it prices decoding in such steps: FlashAttention then has one
-//!   tile for each request and head, and takes up to twice what it takes for decoding alone. Where batches of contexts that
-//!   differ were measured ([`crate::surface::uneven`]), the longest context of a batch counts beside the mean.
+//!   Where a kernel was measured that decodes beside a chunk, it prices decoding in such steps: it has one tile for each
+//!   request and head, and takes up to twice what it takes for decoding alone. Where batches of contexts that differ were
+//!   measured ([`crate::surface::uneven`]), the longest context of a batch counts beside the mean.
 //! * **Latent attention** of DeepSeek-V3's widths: the whole module with its projections where the framework was measured
 //!   so, else its kernel.
 //! * **Matrix products**: the projections of attention (queries, keys and values as one product, and the output), the
