@@ -95,6 +95,7 @@ use engine::schema::{Cell, Table, batch_of_rows, canonical};
 
 use crate::store::{SourceEntry, Store, Transaction};
 pub use examine::{Examination, examine, gather};
+pub(crate) use llmservingsim_profile::{SKEW_TABLE, SKEW_TABLE_OFF};
 pub use sink::{LogEntry, Severity, Sink};
 pub use source::{Body, Input, LocalFile};
 pub use time::TimeUnit;

@@ -160,6 +160,7 @@ fn one_by_one(bencher: Bencher<'_, '_>, model: &str) {
             let batch = Batch {
                 decode_requests: u64::from(requests),
                 kept_tokens: &kept,
+                longest_tokens: 0,
                 prefill_tokens: 0,
                 prefill_requests: 0,
                 prefill_rows: 0,

@@ -18,8 +18,8 @@ mod prefill;
 
 pub use batch::{Demand, Field, price_columns};
 pub use ffn::{FfnStep, ffn_step};
-pub use measure::{Measured, measure};
-pub use measured::{Covered, Line, Lines, Part};
+pub use measure::{Measured, measure, moved};
+pub use measured::{Covered, Line, Lines, Mixed, Part, Ways};
 pub use plan::{BLOCK_TOKENS, Linear, Parallel, Plan, PlanGroup, Speculative, Wire, fewest, peak_flops, plan};
 pub(crate) use prefill::pairs;
 pub use prefill::prefill_ns;
@@ -79,6 +79,8 @@ pub struct Batch<'a> {
     /// Kept tokens of those requests, one figure per lane of the plan: what each group keeps, then what groups read that
     /// read less than they keep.
     pub kept_tokens: &'a [u64],
+    /// Context of the longest of those requests; 0 where all are alike, or nothing asks for it ([`Plan::asks_longest`]).
+    pub longest_tokens: u64,
     /// Prompt tokens computed.
     pub prefill_tokens: u64,
     /// Requests that these tokens belong to.
@@ -289,7 +291,7 @@ fn decode_attention(
     match &group.measured {
         Some(grid) => {
             let requests = batch.decode_requests as f64;
-            measured::attend(plan, group, grid, (requests, read, flops), (passes, share), cost);
+            measured::attend(plan, group, grid, batch, (requests, read, flops), (passes, share), cost);
         }
         None => attend(plan, group, (read, flops), (passes, share), cost),
     }

@@ -24,6 +24,7 @@ mod grid;
 mod predict;
 mod shape;
 mod tree;
+mod uneven;
 mod work;
 
 pub use exchange::across_nodes;
@@ -31,6 +32,7 @@ pub use fit::{Errors, Fitted, STEP, errors, fit, left_out};
 pub use grid::Grid;
 pub use predict::Scratch;
 pub use shape::{Dim, Key, Rows, Shape, pool};
+pub use uneven::{Uneven, UnevenRow, uneven};
 pub use work::{Peaks, Work, work};
 
 use features::Features;
@@ -93,6 +95,7 @@ pub struct Surface {
     tuning: Tuning,
     features: Features,
     groups: Vec<(Key, Cloud)>,
+    uneven: Vec<Uneven>,
 }
 
 impl Surface {
@@ -110,7 +113,18 @@ impl Surface {
                 (rows.keys[key].clone(), Cloud::new(&features, &scales, &shapes, &values))
             })
             .collect();
-        Self { op: op.to_owned(), peaks, tuning, features, groups }
+        Self { op: op.to_owned(), peaks, tuning, features, groups, uneven: Vec::new() }
+    }
+
+    /// The same, with what is known of batches whose contexts differ.
+    #[must_use]
+    pub fn with_uneven(self, uneven: Vec<Uneven>) -> Self {
+        Self { uneven, ..self }
+    }
+
+    /// What is known of batches whose contexts differ, by model, tensor parallelism and requests.
+    pub fn uneven(&self) -> &[Uneven] {
+        &self.uneven
     }
 
     /// The operation.

@@ -122,6 +122,8 @@ fn toy_group(keep: Keep) -> PlanGroup {
         kv_bytes_per_ns: 0.125,
         floor_ns: 100.0,
         measured: None,
+        uneven: crate::cost::Ways::default(),
+        measured_mixed: None,
         measured_prefill: None,
         module_ns: 0.0,
         read_flops: 0.25,

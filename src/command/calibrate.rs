@@ -82,7 +82,7 @@ fn calibrate(measured: Measured, machine: Option<&Machine>, origin: &Origin) -> 
     let calibrated = Calibrated {
         device: measured.device,
         framework: measured.framework,
-        surface: Arc::new(fitted.surface),
+        surface: Arc::new(fitted.surface.with_uneven(surface::uneven(&measured.skewed.rows()))),
         origin: origin.clone(),
         rows: fitted.rows,
         impossible: fitted.impossible,
@@ -121,7 +121,9 @@ fn tell(written: &[Written]) {
     talk::note("errors are those of rows that were predicted from all others");
     talk::note(&format!("{impossible} rows were dropped: above the peak bandwidth of memory, the cache allowed for"));
     if uneven > 0 {
-        talk::note(&format!("{uneven} rows were left aside: the contexts of their batches differ"));
+        talk::note(&format!(
+            "{uneven} rows are of tables of uneven batches: they only say how far such batches are from even ones"
+        ));
     }
     if let Some(device) = nominal.first() {
         talk::warn(&format!(

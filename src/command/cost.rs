@@ -286,8 +286,17 @@ fn priced(plans: &[Plan], steps: &Steps) -> Result<Vec<Figures>> {
     let mut out: Vec<Figures> = plans.iter().map(|_| std::array::from_fn(|_| Vec::new())).collect();
     let demand = Demand { decode_requests: &steps.batch, kept_tokens: &columns };
     price_columns(plans, &demand, FIELDS, &mut out)?;
+    // Times are whole nanoseconds in 63 bits; beyond them nothing would be said that is true.
+    let longest = out.iter().flat_map(|figures| figure(figures, Field::Total)).copied().fold(0.0, f64::max);
+    if longest >= LONGEST_NS {
+        return Err(Error::usage(format!("expected steps of less than 2^63 ns, 292 years, found {longest:.3e} ns"))
+            .hint("take a smaller batch or context, or a machine that is less slow"));
+    }
     Ok(out)
 }
+
+/// 2^63.
+const LONGEST_NS: f64 = 9_223_372_036_854_775_808.0;
 
 /// The largest booth of one step, and its time; the first of equals.
 fn bound_by(figures: &Figures, row: usize) -> (&'static str, f64) {

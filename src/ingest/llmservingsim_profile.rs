@@ -24,7 +24,10 @@
 //! * moe: the experts that were hit, which is what `distribution` then says.
 //! * skew: `n` decoding requests of which `nb` have `kv_big` tokens and the others `kvs`. Three times were measured: with
 //!   all at the mean, with all at the longest, and as it was. They become three rows of `op_timings`; in the
-//!   counts of rows such a row is one. `regime`, `ratio`, `skew` and `alpha` follow from the others.
+//!   counts of rows such a row is one. `regime`, `ratio`, `skew` and `alpha` follow from the others. Even batches of this
+//!   table take three times what `attention.csv` says of the same shape, as if the three iterations had been added up: only
+//!   ratios within the table mean something. So its rows name the table in `distribution`: `skew_table`, or
+//!   `skew_table_off` where `meta.yaml` says that the profile does without it (`skew_fit: enabled: false`).
 //!
 //! Refused, row by row: too few or too many cells, broken or negative numbers, a time of zero, an attention row without
 //! work, a skewed row whose lengths do not give its mean.
@@ -88,6 +91,12 @@ const FILES: [(File, &[&str]); 5] = [
 /// Columns of `skew.csv` that follow from the others.
 const FOLLOW: [&str; 4] = ["regime", "ratio", "skew", "alpha"];
 
+/// What `distribution` says of rows of `skew.csv`.
+pub(crate) const SKEW_TABLE: &str = "skew_table";
+
+/// The same where the profile's own fit does without them.
+pub(crate) const SKEW_TABLE_OFF: &str = "skew_table_off";
+
 /// What `meta.yaml` says.
 #[derive(Debug, Deserialize)]
 struct Meta {
@@ -98,6 +107,12 @@ struct Meta {
     #[serde(default)]
     tp_degrees: Vec<u32>,
     engine_effective: Option<Engine>,
+    skew_fit: Option<SkewFit>,
+}
+
+#[derive(Debug, Deserialize)]
+struct SkewFit {
+    enabled: Option<bool>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -417,7 +432,11 @@ impl<'l, 'a> Fields<'l, 'a> {
             let expected = format!("`kv_mean` as the mean of {long} of {long_kv} and the rest of {n} of {short_kv}");
             return Err(bad_at(self.line, at, "mean_differs", expected));
         }
-        let at = |kv: u32| self.attention(place, [chunk, before, n.into(), kv.into()], 0);
+        let is_off = place.meta.skew_fit.as_ref().is_some_and(|fit| fit.enabled == Some(false));
+        let distribution = Some(if is_off { SKEW_TABLE_OFF } else { SKEW_TABLE });
+        let at = |kv: u32| -> std::result::Result<Op<'p>, Bad> {
+            Ok(Op { distribution, ..self.attention(place, [chunk, before, n.into(), kv.into()], 0)? })
+        };
         Ok(vec![
             Op { latency_ns: self.time(7)?, ..at(mean)? },
             Op { latency_ns: self.time(8)?, ..at(long_kv)? },

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, Int16Array, RecordBatch, StringArray, UInt64Array};
 use arrow::datatypes::{Int16Type, UInt64Type};
 use engine::error::{Error, Result};
-use engine::surface::{Dim, Errors, Key, Peaks, Rows, STEP, Shape, Surface, Tuning};
+use engine::surface::{Dim, Errors, Key, Peaks, Rows, STEP, Shape, Surface, Tuning, Uneven};
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::{ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
 use parquet::basic::{Compression, Encoding, ZstdLevel};
@@ -59,6 +59,17 @@ struct Meta {
     peaks: Rates,
     tuning: Numbers,
     errors: Stated,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    uneven: Vec<Way>,
+}
+
+/// [`Uneven`].
+#[derive(Debug, Serialize, Deserialize)]
+struct Way {
+    model: String,
+    tensor_parallel: u64,
+    requests: u64,
+    share: f64,
 }
 
 /// [`Peaks`]; an unknown cache is null.
@@ -200,9 +211,9 @@ pub fn decode(file: &File, path: &str) -> Result<Calibrated> {
             failed(&format!("expected a column `{VALUES}` of whole numbers beside lengths and texts"))
         })?;
     }
-    let (peaks, tuning) = (peaks_of(&meta.peaks), tuning_of(&meta.tuning));
+    let (peaks, tuning, uneven) = (peaks_of(&meta.peaks), tuning_of(&meta.tuning), uneven_of(&meta.uneven));
     let Summary { device, framework, op, origin, rows, impossible, errors } = summary_of(meta);
-    let surface = Arc::new(Surface::new(&op, &found, &values, peaks, tuning));
+    let surface = Arc::new(Surface::new(&op, &found, &values, peaks, tuning).with_uneven(uneven));
     Ok(Calibrated { device, framework, surface, origin, rows, impossible, errors })
 }
 
@@ -298,7 +309,23 @@ fn meta_of(calibrated: &Calibrated) -> Meta {
             offset: tuning.offset,
         },
         errors: Stated { rows, median, p90, p99, bias, bias_error },
+        uneven: calibrated.surface.uneven().iter().map(way_of).collect(),
     }
+}
+
+fn way_of(uneven: &Uneven) -> Way {
+    let Uneven { model, tensor_parallel, requests, share } = uneven.clone();
+    Way { model, tensor_parallel, requests, share }
+}
+
+fn uneven_of(ways: &[Way]) -> Vec<Uneven> {
+    let of = |way: &Way| Uneven {
+        model: way.model.clone(),
+        tensor_parallel: way.tensor_parallel,
+        requests: way.requests,
+        share: way.share.clamp(0.0, 1.0),
+    };
+    ways.iter().map(of).collect()
 }
 
 fn peaks_of(rates: &Rates) -> Peaks {

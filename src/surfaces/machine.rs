@@ -1,22 +1,25 @@
 //! The surfaces that a machine's steps are priced with.
 
-use engine::cost::{Measured, Parallel};
+use engine::cost::{Measured, Parallel, moved};
 use engine::error::Result;
 use engine::machine::{Machine, Parameter, parameters};
 use engine::model::{Attention, Model};
-use engine::surface::Peaks;
 use sha2::{Digest, Sha256};
 
 use super::{Library, name};
-use crate::scenario::load_machine;
+use crate::scenario::sketch_machine;
 use crate::store::hex;
 
 /// Operations that steps are priced with, and the parameters of a machine that stand for the same in the closed form:
 /// where one of those was varied, what the user said counts, and the operation is not looked up.
-const OPERATIONS: [(&str, &[&str]); 23] = [
+const OPERATIONS: [(&str, &[&str]); 24] = [
     ("attention_generation", &["kv_read_16bit", "kv_read_8bit", "attention_floor_ns", "attention_floor_8bit_ns"]),
     (
         "attention_context",
+        &["kv_read_16bit", "kv_read_8bit", "attention_floor_ns", "attention_floor_8bit_ns", "matmul_bf16"],
+    ),
+    (
+        "attention_mixed",
         &["kv_read_16bit", "kv_read_8bit", "attention_floor_ns", "attention_floor_8bit_ns", "matmul_bf16"],
     ),
     ("mla_generation", &["kv_read_16bit", "kv_read_8bit", "attention_floor_ns", "attention_floor_8bit_ns"]),
@@ -76,7 +79,7 @@ fn is_needed(op: &str, model: &Model, parallel: Parallel) -> bool {
         "mla_generation" | "mla_context" | "mla_generation_module" | "mla_context_module" => {
             groups().any(|group| group.kv.attention == Attention::Mla)
         }
-        "attention_generation" | "attention_context" => {
+        "attention_generation" | "attention_context" | "attention_mixed" => {
             groups().any(|group| matches!(group.kv.attention, Attention::Full | Attention::Sliding { .. }))
         }
         _ => true,
@@ -106,7 +109,8 @@ impl Library {
         }
         let kin = KIN.iter().find(|(own, _)| *own == machine.preset && self.folder.is_none());
         let device = kin.map_or(machine.preset.as_str(), |(_, device)| device);
-        let (now, before) = (parameters(machine), parameters(&load_machine(bare)?));
+        // What the preset lacks may have been given by a variation.
+        let (now, before) = (parameters(machine), sketch_machine(bare)?.parameters);
         let varied = |name: &str| value(&now, name) != value(&before, name);
         let mut measured = Measured::default();
         let mut hash = Sha256::new();
@@ -123,9 +127,9 @@ impl Library {
         }
         let Some(first) = measured.surfaces.first() else { return Ok(measured) };
         measured.peaks = match kin {
-            None => Some(peaks(first.peaks(), &now, &before)).filter(|moved| moved != first.peaks()),
+            None => Some(moved(first.peaks(), &before, &now)).filter(|moved| moved != first.peaks()),
             // Even at the same rates another machine's times are an extrapolation.
-            Some(_) => Some(peaks(first.peaks(), &now, &parameters(&load_machine(device)?))),
+            Some(_) => Some(moved(first.peaks(), &sketch_machine(device)?.parameters, &now)),
         };
         let digest = hash.finalize();
         let short: String = hex(digest.get(..6).unwrap_or_default());
@@ -138,28 +142,14 @@ fn value(parameters: &[Parameter], name: &str) -> Option<u64> {
     parameters.iter().find(|parameter| parameter.name == name).map(|parameter| parameter.value.to_bits())
 }
 
-/// The rates of a device, each times what its parameter has become.
-fn peaks(device: &Peaks, now: &[Parameter], before: &[Parameter]) -> Peaks {
-    let factor = |name: &str| {
-        let of = |list: &[Parameter]| list.iter().find(|parameter| parameter.name == name).map(|known| known.value);
-        of(now).zip(of(before)).map_or(1.0, |(now, before)| now / before)
-    };
-    Peaks {
-        memory_bytes_per_s: device.memory_bytes_per_s * factor("memory_bytes_per_s"),
-        flops_16bit: device.flops_16bit * factor("bf16_flops"),
-        flops_8bit: device.flops_8bit * factor("fp8_flops"),
-        flops_4bit: device.flops_4bit * factor("fp4_flops"),
-        link_bytes_per_s: device.link_bytes_per_s * factor("scale_up_bytes_per_s"),
-        ..*device
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use engine::model::Certainty;
 
+    use engine::surface::Peaks;
+
     use super::*;
-    use crate::scenario::load_model;
+    use crate::scenario::{load_machine, load_model};
 
     fn of(machine: &str, model: &str, tensor: u32) -> Measured {
         let (machine, model) = (load_machine(machine).unwrap(), load_model(model).unwrap());
@@ -180,6 +170,8 @@ mod tests {
         let profile = of("rtx4090", "llama-3.1-8b", 1);
         assert!(ops(&profile).contains(&"qkv_proj") && ops(&profile).contains(&"sampler"));
         assert!(of("vera-rubin", "llama-3.1-8b", 1).surfaces.is_empty());
+        // A part that lacks a number until a variation gives it.
+        assert!(of("mi455x*bf16_flops=10PFLOPS", "llama-3.1-8b", 1).surfaces.is_empty());
         // The die of B200, at its own rates and on trust.
         let kin = of("gb300", "llama-3.1-8b", 1);
         assert!(kin.name.starts_with("b200 vllm ") && kin.surfaces.len() == 3 && kin.peaks.is_some());

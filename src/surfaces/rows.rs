@@ -6,9 +6,9 @@ use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::{DataType, Float64Type, UInt32Type, UInt64Type};
 use engine::error::{Error, Result};
 use engine::schema::captured::OP_TIMINGS;
-use engine::surface::{Dim, Key, Rows, Shape, pool};
+use engine::surface::{Dim, Key, Rows, Shape, UnevenRow, pool};
 
-use crate::ingest;
+use crate::ingest::{self, SKEW_TABLE, SKEW_TABLE_OFF};
 
 /// Measured rows of one device, framework and operation.
 #[derive(Debug, Clone)]
@@ -21,8 +21,48 @@ pub struct Measured {
     pub op: String,
     /// The rows.
     pub rows: Rows,
-    /// Rows of batches whose contexts differ, which a surface over one context cannot hold.
+    /// Rows of batches whose contexts differ, which a surface over one context cannot hold, and of the even ones that were
+    /// measured beside them.
     pub uneven: usize,
+    /// What those rows say.
+    pub skewed: Skewed,
+}
+
+/// Tables of batches whose contexts differ. Their times are on a scale of their own, and never stand beside others.
+#[derive(Debug, Clone, Default)]
+pub struct Skewed {
+    /// Even batches by model and shape.
+    even: BTreeMap<(String, Shape), f64>,
+    /// Uneven ones by the shape of the mean, with the longest context.
+    uneven: Vec<(String, Shape, u64, f64)>,
+}
+
+impl Skewed {
+    /// Each uneven batch with the even ones at its mean and at its longest context.
+    pub fn rows(&self) -> Vec<UnevenRow> {
+        let row = |(model, shape, longest, uneven_ns): &(String, Shape, u64, f64)| {
+            let even = |shape: Shape| self.even.get(&(model.clone(), shape)).copied();
+            Some(UnevenRow {
+                model: model.clone(),
+                tensor_parallel: shape.get(Dim::TensorParallel),
+                requests: shape.get(Dim::Batch),
+                mean_ns: even(*shape)?,
+                longest_ns: even(shape.with(Dim::PastTokens, *longest))?,
+                uneven_ns: *uneven_ns,
+            })
+        };
+        self.uneven.iter().filter_map(row).collect()
+    }
+
+    fn add(&mut self, model: &str, shape: Shape, skew: Option<f64>, latency_ns: f64) {
+        let Some(skew) = skew else {
+            self.even.insert((model.to_owned(), shape), latency_ns);
+            return;
+        };
+        // The skew is the longest context over the mean, both whole numbers.
+        let longest = (skew * shape.get(Dim::PastTokens) as f64).round() as u64;
+        self.uneven.push((model.to_owned(), shape, longest, latency_ns));
+    }
 }
 
 /// The measured operations of a file, by device, framework and operation, in that order.
@@ -47,6 +87,8 @@ pub fn together(files: Vec<Vec<Measured>>) -> Vec<Measured> {
         let name = (measured.device.clone(), measured.framework.clone(), measured.op.clone());
         if let Some(known) = all.get_mut(&name) {
             known.uneven += measured.uneven;
+            known.skewed.even.extend(measured.skewed.even);
+            known.skewed.uneven.extend(measured.skewed.uneven);
             for ((key, shape), latency) in
                 measured.rows.key.iter().zip(&measured.rows.shapes).zip(&measured.rows.latency_ns)
             {
@@ -111,11 +153,8 @@ fn add(batch: &RecordBatch, found: &mut Found) -> Result<()> {
             op: name.2,
             rows: Rows::default(),
             uneven: 0,
+            skewed: Skewed::default(),
         });
-        if (skew.is_valid(row) && (skew.value(row) - 1.0).abs() > 1e-9) || long.is_valid(row) {
-            measured.uneven += 1;
-            continue;
-        }
         let mut of_key = [""; 8];
         for (text, column) in of_key.iter_mut().zip(&keys) {
             if column.is_valid(row) {
@@ -123,7 +162,17 @@ fn add(batch: &RecordBatch, found: &mut Found) -> Result<()> {
             }
         }
         let shape = dims.iter().fold(Shape::default(), |shape, (dim, lengths)| shape.with(*dim, lengths.get(row)));
-        let (key, shape) = pool(&measured.op, Key::of(of_key), shape);
+        let skewed = (skew.is_valid(row) && (skew.value(row) - 1.0).abs() > 1e-9).then(|| skew.value(row));
+        let key = Key::of(of_key);
+        let table = key.distribution.as_str();
+        if skewed.is_some() || long.is_valid(row) || table == SKEW_TABLE || table == SKEW_TABLE_OFF {
+            measured.uneven += 1;
+            if table == SKEW_TABLE {
+                measured.skewed.add(&key.model, shape, skewed, latency.value(row));
+            }
+            continue;
+        }
+        let (key, shape) = pool(&measured.op, key, shape);
         measured.rows.push(&key, shape, latency.value(row));
     }
     Ok(())

@@ -316,6 +316,7 @@ fn decode(plan: &Plan, requests: u64, kept: &[u64], (pairs, context): (&[f64], &
     let batch = Batch {
         decode_requests: requests,
         kept_tokens: kept,
+        longest_tokens: 0,
         prefill_tokens: 0,
         prefill_requests: 0,
         prefill_rows: 0,

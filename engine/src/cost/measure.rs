@@ -7,6 +7,9 @@
 //!
 //! * **Attention** of decoding and of prompts: layers with keys and values of one width, in 16 or 8 bits. A prompt's chunk
 //!   takes the time of the whole prompt that has as many query-context pairs.
+//!   Where a kernel was measured that decodes beside a chunk, it prices decoding in such steps: it has one tile for each
+//!   request and head, and takes up to twice what it takes for decoding alone. Where batches of contexts that differ were
+//!   measured ([`crate::surface::uneven`]), the longest context of a batch counts beside the mean.
 //! * **Latent attention** of DeepSeek-V3's widths: the whole module with its projections where the framework was measured
 //!   so, else its kernel.
 //! * **Matrix products**: the projections of attention (queries, keys and values as one product, and the output), the
@@ -33,11 +36,11 @@ mod products;
 use std::fmt;
 use std::sync::Arc;
 
-use super::measured::{Covered, Line, Lines, Part};
+use super::measured::{Covered, Line, Lines, Mixed, Part, Ways};
 use super::plan::{Linear, Plan, PlanGroup, certainty};
-use crate::machine::{Machine, Resource};
+use crate::machine::{Machine, Parameter};
 use crate::model::{Attention, Certainty, Model, WeightDtype};
-use crate::surface::{Dim, Grid, Ground, Key, Peaks, Shape, Surface, across_nodes};
+use crate::surface::{Dim, Grid, Ground, Key, Peaks, Shape, Surface, Uneven, across_nodes};
 use kernels::{Node, fastest, fastest_inside};
 use products::{Product, products};
 
@@ -65,21 +68,30 @@ impl Measured {
         self.surfaces.iter().map(Arc::as_ref).find(|surface| surface.op() == op)
     }
 
-    /// The same at so many times the rate of a resource; more capacity changes no time.
+    /// The same on a machine of which numbers have become others; what is no rate of its accelerators changes no time.
     #[must_use]
-    pub fn times(&self, resource: Resource, factor: f64) -> Self {
-        let mut moved = self.clone();
+    pub fn on(&self, before: &[Parameter], now: &[Parameter]) -> Self {
         let device = || self.surfaces.first().map(|surface| *surface.peaks());
-        let Some(mut peaks) = self.peaks.or_else(device) else { return moved };
-        let rates: &mut [&mut f64] = match resource {
-            Resource::Bandwidth => &mut [&mut peaks.memory_bytes_per_s],
-            Resource::Link => &mut [&mut peaks.link_bytes_per_s],
-            Resource::Compute => &mut [&mut peaks.flops_16bit, &mut peaks.flops_8bit, &mut peaks.flops_4bit],
-            Resource::Capacity => return moved,
-        };
-        rates.iter_mut().for_each(|rate| **rate *= factor);
-        moved.peaks = Some(peaks);
-        moved
+        let Some(own) = self.peaks.or_else(device) else { return self.clone() };
+        let moved = moved(&own, before, now);
+        let peaks = if moved == own { self.peaks } else { Some(moved) };
+        Self { peaks, ..self.clone() }
+    }
+}
+
+/// The rates of a device, each times what the machine's parameter for it has become.
+pub fn moved(device: &Peaks, before: &[Parameter], now: &[Parameter]) -> Peaks {
+    let factor = |name: &str| {
+        let of = |list: &[Parameter]| list.iter().find(|parameter| parameter.name == name).map(|known| known.value);
+        of(now).zip(of(before)).map_or(1.0, |(now, before)| now / before)
+    };
+    Peaks {
+        memory_bytes_per_s: device.memory_bytes_per_s * factor("memory_bytes_per_s"),
+        flops_16bit: device.flops_16bit * factor("bf16_flops"),
+        flops_8bit: device.flops_8bit * factor("fp8_flops"),
+        flops_4bit: device.flops_4bit * factor("fp4_flops"),
+        link_bytes_per_s: device.link_bytes_per_s * factor("scale_up_bytes_per_s"),
+        ..*device
     }
 }
 
@@ -99,6 +111,8 @@ pub fn measure(plan: &mut Plan, model: &Model, machine: &Machine, dtype: WeightD
     for group in &mut plan.groups {
         group.measured = decode(group, model, measured, tensor);
         group.measured_prefill = prefill(group, model, measured, tensor);
+        group.uneven = ways(group, model, measured.surface("attention_generation"), tensor);
+        group.measured_mixed = mixed(group, model, measured, tensor);
     }
     latents(plan, model, measured, (dtype, &formats), tensor);
     // On two pools the FFN runs elsewhere, and micro-batches of it are not steps.
@@ -108,7 +122,8 @@ pub fn measure(plan: &mut Plan, model: &Model, machine: &Machine, dtype: WeightD
         for part in &mut plan.linear {
             part.covered = Covered { attention: true, dense: true, experts: is_routed };
         }
-        plan.lines = Some(Box::new(Lines { all_reduce: all_reduce(measured, model, tensor), ..lines }));
+        let (exchange, all_reduce) = (exchange(plan, model, measured), all_reduce(measured, model, tensor));
+        plan.lines = Some(Box::new(Lines { exchange, all_reduce, ..lines }));
     } else if plan.ffn_pool.is_none() {
         let [layers, experts] = layers(plan, model, measured, &formats, tensor);
         let head = Product {
@@ -201,6 +216,38 @@ fn decode(group: &PlanGroup, model: &Model, measured: &Measured, tensor: u32) ->
     let shapes = kernels::table(&shape, (Dim::Batch, &batches), (Dim::PastTokens, &pasts));
     let nodes = fastest_inside(surface, &shapes, measured.peaks.as_ref(), &|key: &Key| fits(key, format, profile))?;
     through(&batches, pasts.iter().map(|past| *past as f64).collect(), &nodes)
+}
+
+/// How far uneven batches of this very model are from even ones; nothing where it was not measured.
+fn ways(group: &PlanGroup, model: &Model, surface: Option<&Surface>, tensor: u32) -> Ways {
+    let Some(surface) = surface.filter(|_| heads(group, tensor).is_some()) else { return Ways::default() };
+    let fits = |one: &&Uneven| one.tensor_parallel == u64::from(tensor) && named::is_model(&one.model, &model.name);
+    Ways::of(surface.uneven().iter().filter(fits).map(|one| (one.requests as f64, one.share)).collect())
+}
+
+/// Decoding beside the chunk of a prompt, as one kernel for both takes longer than for the chunk alone.
+fn mixed(group: &PlanGroup, model: &Model, measured: &Measured, tensor: u32) -> Option<Mixed> {
+    let (both, alone) = (measured.surface("attention_mixed")?, measured.surface("attention_context")?);
+    let (shape, format) = heads(group, tensor)?;
+    let (shape, is_profile) = as_measured(both, shape, tensor);
+    let profile = is_profile.then_some(model);
+    let fits = |key: &Key| fits(key, format, profile);
+    let [batches, pasts] = [Dim::Batch, Dim::PastTokens].map(|dim| kernels::axis(both, dim));
+    let mut chunks = kernels::octaves(&kernels::axis(both, Dim::PrefillTokens));
+    chunks.retain(|chunk| *chunk > 0);
+    let of = |chunk: &u64| {
+        let prompt = [shape.with(Dim::NewTokens, *chunk)];
+        let own = fastest_inside(alone, &prompt, measured.peaks.as_ref(), &fits)?.first()?.time_ns;
+        let shapes = kernels::table(&shape, (Dim::Batch, &batches), (Dim::PastTokens, &pasts));
+        let shapes: Vec<Shape> = shapes.iter().map(|shape| shape.with(Dim::PrefillTokens, *chunk)).collect();
+        let nodes = fastest_inside(both, &shapes, measured.peaks.as_ref(), &fits)?;
+        let beyond: Vec<_> = nodes.iter().map(|node| ((node.time_ns - own).max(0.0), node.ground)).collect();
+        let real = |list: &[u64]| list.iter().map(|value| *value as f64).collect();
+        Grid::through(real(&batches), real(&pasts), &beyond)
+    };
+    let grids: Option<Vec<Grid>> = chunks.iter().map(of).collect();
+    let ways = ways(group, model, Some(both), tensor);
+    Mixed::of(chunks.iter().map(|chunk| *chunk as f64).collect(), grids?, ways)
 }
 
 /// The grid through nodes over batches and another axis.

@@ -6,6 +6,7 @@
 
 use super::plan::{Plan, PlanGroup};
 use super::{Batch, StepCost};
+use crate::policy::Keep;
 use crate::surface::{Grid, Ground};
 
 /// Which of a layer's weights are in the measured times.
@@ -168,19 +169,93 @@ pub(super) fn all_reduce(plan: &Plan, count: f64, tokens: f64, cost: &mut StepCo
     true
 }
 
+/// Which share of the way from even batches at the mean context to even batches at the longest an uneven one takes, over
+/// requests; linear between the measured numbers of requests. Without any, all batches count as even.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Ways(Vec<(f64, f64)>);
+
+impl Ways {
+    /// Shares by requests, which must rise.
+    pub fn of(shares: Vec<(f64, f64)>) -> Self {
+        Self(shares)
+    }
+
+    /// Whether nothing was measured.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn at(&self, requests: f64) -> f64 {
+        let next = self.0.partition_point(|(count, _)| *count <= requests);
+        match (next.checked_sub(1).and_then(|at| self.0.get(at)), self.0.get(next)) {
+            (Some(low), Some(high)) => low.1 + (high.1 - low.1) * (requests - low.0) / (high.0 - low.0),
+            (Some(only), None) | (None, Some(only)) => only.1,
+            (None, None) => 0.0,
+        }
+    }
+}
+
+/// Decode attention beside a prompt's chunk: what one kernel for both takes beyond the chunk alone, over requests and past
+/// tokens of each, for chunks of several lengths.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Mixed {
+    /// Tokens of the chunk, rising.
+    chunks: Vec<f64>,
+    /// One for each length.
+    grids: Vec<Grid>,
+    /// Where contexts of a batch differ.
+    pub(super) ways: Ways,
+}
+
+impl Mixed {
+    /// Grids for chunks of so many tokens, which must rise strictly; `None` without any.
+    pub fn of(chunks: Vec<f64>, grids: Vec<Grid>, ways: Ways) -> Option<Self> {
+        let rises = !chunks.is_empty() && chunks.windows(2).all(|pair| pair[0] < pair[1]);
+        (rises && chunks.len() == grids.len()).then_some(Self { chunks, grids, ways })
+    }
+
+    /// Linear between chunks; beyond the shortest and the longest their times stay.
+    fn time(&self, chunk: f64, requests: f64, past: f64) -> (f64, Ground) {
+        let next = self.chunks.partition_point(|tokens| *tokens <= chunk);
+        let last = self.chunks.len() - 1;
+        let (low, high) = (next.saturating_sub(1), next.min(last));
+        let (near, far) = (self.grids[low].time(requests, past), self.grids[high].time(requests, past));
+        let width = self.chunks[high] - self.chunks[low];
+        let share = if width > 0.0 { (chunk - self.chunks[low]) / width } else { 0.0 };
+        (near.0 + (far.0 - near.0) * share.clamp(0.0, 1.0), near.1)
+    }
+}
+
 /// Decode attention of one group: so many requests that read so many tokens and compute so much in all, in `passes`
 /// launches per layer, on accelerators that have `share` of it at a time.
 pub(super) fn attend(
     plan: &Plan,
     group: &PlanGroup,
     grid: &Grid,
+    batch: &Batch<'_>,
     (requests, tokens, flops): (f64, f64, f64),
     (passes, share): (f64, f64),
     cost: &mut StepCost,
 ) {
     // The token that is computed is among those that are read.
     let past = (tokens / requests.max(1.0) - 1.0).max(0.0);
-    let (time, ground, cell) = grid.at(requests * share / passes, past);
+    let here = requests * share / passes;
+    // Where the group reads all of a context, its longest is that of the batch.
+    let is_whole = group.group.keep == Keep::ALL && group.read_lane.is_none();
+    let longest = if is_whole { (batch.longest_tokens as f64 - 1.0).max(past) } else { past };
+    let (time, ground, cell) = match &group.measured_mixed {
+        Some(mixed) if batch.prefill_tokens > 0 => {
+            let chunk = batch.prefill_tokens as f64 * share;
+            let (even, ground) = mixed.time(chunk, here, past);
+            (even + mixed.ways.at(here) * (mixed.time(chunk, here, longest).0 - even), ground, 0)
+        }
+        _ => {
+            let (even, ground, cell) = grid.at(here, past);
+            let way = group.uneven.at(here);
+            let far = if way > 0.0 { grid.at(here, longest) } else { (even, ground, cell) };
+            (even + way * (far.0 - even), ground, cell ^ far.2.rotate_left(24))
+        }
+    };
     let bytes = tokens * group.token_bytes_per_accelerator;
     let is_capped = kernel(plan, group, (time * passes, ground), (bytes, flops, share), cost);
     // A cell is a branch: within it times are linear in the context.
@@ -205,7 +280,9 @@ pub(super) fn attend_prompts(
     } else {
         pairs
     };
-    let (time, ground) = grid.time(count * share, own / count);
+    // Where one prompt at a time was measured, several count as one of as many pairs.
+    let (time, ground) =
+        if grid.is_of_one() { grid.time(1.0, own * share) } else { grid.time(count * share, own / count) };
     kernel(plan, group, (time, ground), (read * group.token_bytes_per_accelerator, flops, share), cost);
     let before = share * (pairs - own) * group.prefill_pair_flops / plan.attention_flops_per_ns;
     cost.compute += before;

@@ -1,7 +1,7 @@
 //! A scenario as the cost engine sees it: everything that does not change from step to step, per accelerator.
 
 use super::Pool;
-use super::measured::{Covered, Lines};
+use super::measured::{Covered, Lines, Mixed, Ways};
 use crate::error::{Error, Result};
 use crate::machine::{Accelerator, Distance, Machine};
 use crate::model::{Attention, Certainty, Model, STATE_TOKENS, WeightDtype};
@@ -125,6 +125,10 @@ pub struct PlanGroup {
     /// Measured times of one layer's decode attention on one accelerator over requests and past tokens of each, where
     /// [`super::measure`] found them; they stand in for the bandwidth and the fixed time.
     pub measured: Option<Grid>,
+    /// How far a batch of contexts that differ is from one at their mean.
+    pub uneven: Ways,
+    /// The same kernel where prompts are computed in the same step.
+    pub measured_mixed: Option<Mixed>,
     /// The same of prefill, over requests and query-context pairs of each.
     pub measured_prefill: Option<Grid>,
     /// Time of the projections' weights, all layers, where the measured times are those of whole attention modules; 0 where
@@ -263,6 +267,14 @@ impl Plan {
         }
         self.speculative = speculative;
         Ok(())
+    }
+
+    /// Whether times follow the longest context of a batch beside the mean.
+    pub fn asks_longest(&self) -> bool {
+        let asks = |group: &PlanGroup| {
+            !group.uneven.is_empty() || group.measured_mixed.as_ref().is_some_and(|mixed| !mixed.ways.is_empty())
+        };
+        self.groups.iter().any(asks)
     }
 
     /// Bytes of a block of the tokens that a lane counts. What is held of tokens that are not kept is counted once for
@@ -591,6 +603,8 @@ fn plan_group(group: &Group, machine: &Machine, tensor: u32) -> PlanGroup {
         kv_bytes_per_ns: machine.accelerator.memory_bytes_per_s.value * efficiency.value / 1e9,
         floor_ns: if is_state { machine.efficiency.layer_floor_ns.value } else { floor.value },
         measured: None,
+        uneven: Ways::default(),
+        measured_mixed: None,
         measured_prefill: None,
         module_ns: 0.0,
         read_flops: group.read_flops * layers * head_share,

@@ -19,6 +19,7 @@ pub fn prefill_ns(plan: &Plan, from: u32, to: u32, chunk: u32) -> f64 {
         let batch = Batch {
             decode_requests: 0,
             kept_tokens: &kept,
+            longest_tokens: 0,
             prefill_tokens: u64::from(next - done),
             prefill_requests: 1,
             prefill_rows: u64::from(next == to),

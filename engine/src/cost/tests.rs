@@ -80,6 +80,7 @@ pub(super) fn priced(plan: &Plan, columns: &Columns) -> StepCost {
         &Batch {
             decode_requests: columns.decode,
             kept_tokens: &kept,
+            longest_tokens: 0,
             prefill_tokens: columns.prefill,
             prefill_requests: u64::from(columns.prefill > 0),
             prefill_rows: u64::from(columns.prefill > 0),
@@ -224,6 +225,7 @@ fn one_request(plan: &Plan) -> StepCost {
     let batch = Batch {
         decode_requests: 1,
         kept_tokens: &kept,
+        longest_tokens: 0,
         prefill_tokens: 0,
         prefill_requests: 0,
         prefill_rows: 0,

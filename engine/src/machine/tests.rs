@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 /// Presets that say enough to price a step.
-const PRESETS: [&str; 26] = [
+const PRESETS: [&str; 27] = [
     "a100",
     "ascend-910c",
     "b200",
@@ -23,6 +23,7 @@ const PRESETS: [&str; 26] = [
     "mi325x",
     "mi355x",
     "rtx4090",
+    "rtx-pro-6000",
     "rtx5090",
     "tpu-v5e",
     "tpu-v5p",
@@ -35,7 +36,7 @@ const PRESETS: [&str; 26] = [
 ];
 
 /// Parts of which something is not published that pricing needs.
-const INCOMPLETE: [&str; 14] = [
+const INCOMPLETE: [&str; 13] = [
     "grace",
     "groq-lpu-v1",
     "groq3-lpu",
@@ -44,7 +45,6 @@ const INCOMPLETE: [&str; 14] = [
     "maia200",
     "mi455x",
     "mtia400",
-    "rtx-pro-6000",
     "rubin-ultra",
     "tpu-8i",
     "tpu-8t",
@@ -148,7 +148,7 @@ fn the_other_parts_hold_the_published_figures() {
         ("l40s", 864.0, Some(46_068.0 * 1.048_576 / 1000.0), Some(362.0)),
         ("rtx4090", 1008.0, Some(24.0 * gib), Some(165.0)),
         ("rtx5090", 1792.0, Some(32.0 * gib), Some(209.5)),
-        ("rtx-pro-6000", 1597.0, Some(96.0), None),
+        ("rtx-pro-6000", 1597.0, Some(96.0), Some(500.0)),
         ("b300", 8000.0, Some(275_040.0 * 1.048_576 / 1000.0), Some(2250.0)),
         ("rubin-ultra", 32_000.0, Some(1024.0), None),
         ("groq3-lpu", 150_000.0, Some(0.5), None),

@@ -47,6 +47,7 @@ pub fn decode_step(plan: &Plan, batch: u64, context: u32) -> Result<Toll> {
             &Batch {
                 decode_requests: batch,
                 kept_tokens: kept,
+                longest_tokens: 0,
                 prefill_tokens: 0,
                 prefill_requests: 0,
                 prefill_rows: 0,

@@ -367,6 +367,7 @@ fn on_fabric(
         &Batch {
             decode_requests: batch,
             kept_tokens: &kept,
+            longest_tokens: 0,
             prefill_tokens: 0,
             prefill_requests: 0,
             prefill_rows: 0,

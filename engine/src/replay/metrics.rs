@@ -504,6 +504,7 @@ fn prefill_ns(plan: &Plan, scenario: &Scenario, workload: &Workload, outcome: &O
     let batch = Batch {
         decode_requests: 0,
         kept_tokens: &none,
+        longest_tokens: 0,
         prefill_tokens: (tokens / steps).round() as u64,
         prefill_requests: (rows / steps).round().max(1.0) as u64,
         prefill_rows: (rows / steps).round() as u64,
@@ -536,6 +537,7 @@ fn decode_ns(plan: &Plan, scenario: &Scenario, workload: &Workload, outcome: &Ou
     let batch = Batch {
         decode_requests: size as u64,
         kept_tokens: &kept,
+        longest_tokens: 0,
         prefill_tokens: 0,
         prefill_requests: 0,
         prefill_rows: 0,

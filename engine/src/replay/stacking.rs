@@ -7,7 +7,7 @@
 
 use super::Scenario;
 use crate::error::Result;
-use crate::machine::{FACTORS, Resource};
+use crate::machine::{FACTORS, Resource, parameters};
 use crate::policy::{Floor, Stack};
 
 /// Where a difference lies; in the order in which parts are added.
@@ -143,7 +143,8 @@ pub(super) fn with_more(scenario: &Scenario, resource: Resource, factor: f64) ->
     let mut varied = scenario.clone();
     if factor > 1.0 {
         varied.machine = resource.times(&scenario.machine, factor);
-        varied.measured = scenario.measured.times(resource, factor);
+        let [before, now] = [&scenario.machine, &varied.machine].map(parameters);
+        varied.measured = scenario.measured.on(&before, &now);
         varied.machine.name = format!("{} with {factor} times the {}", scenario.machine.name, resource.name());
     }
     varied

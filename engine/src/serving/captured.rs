@@ -143,9 +143,11 @@ fn price_batch(plan: &Plan, steps: &[CapturedStep], start_ns: i64) -> Stretch {
     }
     let completed = steps.iter().filter(|step| step.is_prefill && step.context >= step.prompt);
     let scored = completed.clone().filter(|step| plan.drops_of(step.prompt)).map(|step| u64::from(step.prompt)).sum();
+    let longest = steps.iter().filter(|step| !step.is_prefill).map(|step| u64::from(step.context)).max();
     let batch = Batch {
         decode_requests: decode,
         kept_tokens: &kept,
+        longest_tokens: longest.unwrap_or(0),
         prefill_tokens,
         prefill_requests: u64::from(prefills),
         prefill_rows: completed.count() as u64,

@@ -554,6 +554,7 @@ impl<'a> Instance<'a> {
         let batch = Batch {
             decode_requests,
             kept_tokens: &self.kept,
+            longest_tokens: if decodes { self.decoding.longest(1) } else { 0 },
             prefill_tokens,
             prefill_requests: chunks.len() as u64,
             prefill_rows: rows,
@@ -630,6 +631,7 @@ impl<'a> Instance<'a> {
         let batch = Batch {
             decode_requests: self.decoding.requests,
             kept_tokens: &self.kept,
+            longest_tokens: self.decoding.longest(ahead),
             prefill_tokens: 0,
             prefill_requests: 0,
             prefill_rows: 0,

@@ -5,7 +5,7 @@
 //! request that ends or stops growing is an event.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 
 use crate::cost::{BLOCK_TOKENS, Plan};
 use crate::policy::Keep;
@@ -48,6 +48,8 @@ pub(super) struct Lockstep {
     pub requests: u64,
     pub context: u64,
     lanes: Vec<Lane>,
+    /// How many requests have a context of so much more than steps have passed, where the plan asks for the longest.
+    ahead: Option<BTreeMap<i64, u32>>,
     events: BinaryHeap<Reverse<(u64, Event)>>,
 }
 
@@ -65,6 +67,7 @@ impl Lockstep {
             requests: 0,
             context: 0,
             lanes: plan.lane_keeps().enumerate().map(lane).collect(),
+            ahead: plan.asks_longest().then(BTreeMap::new),
             events: BinaryHeap::new(),
         }
     }
@@ -73,6 +76,10 @@ impl Lockstep {
     pub(super) fn join(&mut self, member: Member, remaining: u32) {
         self.requests += 1;
         self.context += u64::from(member.context);
+        let lead = self.lead(member.context);
+        if let Some(ahead) = &mut self.ahead {
+            *ahead.entry(lead).or_insert(0) += 1;
+        }
         for (index, lane) in self.lanes.iter_mut().enumerate() {
             let kept = lane.keep.tokens(member.prefilled, member.context);
             lane.kept += u64::from(kept);
@@ -95,6 +102,15 @@ impl Lockstep {
     pub(super) fn leave(&mut self, member: Member) {
         self.requests -= 1;
         self.context -= u64::from(member.context);
+        let lead = self.lead(member.context);
+        if let Some(ahead) = &mut self.ahead
+            && let Some(count) = ahead.get_mut(&lead)
+        {
+            *count -= 1;
+            if *count == 0 {
+                ahead.remove(&lead);
+            }
+        }
         for lane in &mut self.lanes {
             let kept = lane.keep.tokens(member.prefilled, member.context);
             lane.kept -= u64::from(kept);
@@ -134,6 +150,17 @@ impl Lockstep {
         for (lane, kept) in self.lanes.iter().zip(kept) {
             *kept = lane.kept + ahead * lane.growing;
         }
+    }
+
+    /// Context of the longest request that the `ahead`-th step from now attends to; 0 where nothing asks for it.
+    pub(super) fn longest(&self, ahead: u64) -> u64 {
+        let lead = self.ahead.as_ref().and_then(|leads| leads.last_key_value());
+        lead.map_or(0, |(lead, _)| lead.saturating_add_unsigned(self.step + ahead).max(0) as u64)
+    }
+
+    /// What a context is beyond the steps that have passed: the same for a request as long as it decodes.
+    fn lead(&self, context: u32) -> i64 {
+        i64::from(context).saturating_sub_unsigned(self.step)
     }
 
     /// Bytes of blocks that `steps` steps will add.

@@ -5,8 +5,9 @@ mod reference;
 use proptest::prelude::*;
 
 use super::*;
-use crate::cost::Plan;
+use crate::cost::{Mixed, Plan, Ways};
 use crate::policy::{Beside, Budget, Keep, Lower};
+use crate::surface::{Grid, Ground};
 use crate::test_kit::{open, toy_plan, toy_workload};
 use crate::workload::{Pause, Turns, Workload};
 use reference::slow;
@@ -72,6 +73,20 @@ fn with_recovery(plan: &mut Plan, fetched: u32) {
     group.lower_bytes_per_accelerator = 3.0;
     group.residual_room_bytes = 7;
     (group.whole_lane, group.near_lane) = (Some(next), Some(next + 1));
+}
+
+/// Attention of the first group takes 8 ns for each request and token, half of it as if all contexts were as long as the
+/// longest, and twice that beside a chunk.
+fn with_longest(plan: &mut Plan) {
+    let grid = |slope: f64| {
+        let node = |batch: f64, context: f64| (slope * batch * context, Ground::Calibrated);
+        let nodes = [node(1.0, 0.0), node(1.0, 65_536.0), node(1025.0, 0.0), node(1025.0, 65_536.0)];
+        Grid::through(vec![1.0, 1025.0], vec![0.0, 65_536.0], &nodes).unwrap()
+    };
+    let ways = Ways::of(vec![(1.0, 0.5), (1025.0, 0.5)]);
+    plan.groups[0].measured = Some(grid(8.0));
+    plan.groups[0].uneven = ways.clone();
+    plan.groups[0].measured_mixed = Mixed::of(vec![1.0], vec![grid(16.0)], ways);
 }
 
 fn requests() -> impl Strategy<Value = Vec<(u32, u32, u32, u8)>> {
@@ -183,6 +198,21 @@ proptest! {
         let handover = (decoders > 0).then_some(Handover { bytes_per_ns: 0.03125, latency_ns: 500.0 });
         let setup = Setup { pools: &pools, traffic, routing, rules: &rules, handover, below: None };
         compare(&setup, &workload)?;
+    }
+
+    #[test]
+    fn so_it_does_where_the_longest_context_counts(
+        requests in requests(),
+        capacity in 300_u64..2500,
+        rules in some_rules(),
+        instances in 1_u32..3,
+    ) {
+        let mut plan = toy_plan(&[Keep::ALL], capacity);
+        with_longest(&mut plan);
+        let workload = toy_workload(&requests);
+        let pools = [Pool { plan: &plan, instances, role: Role::Both }];
+        let (traffic, routing) = (Traffic::Open, Routing::RoundRobin);
+        compare(&Setup { pools: &pools, traffic, routing, rules: &rules, handover: None, below: None }, &workload)?;
     }
 
     #[test]

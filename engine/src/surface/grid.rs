@@ -79,6 +79,11 @@ impl Grid {
         (time.max(0.0), if beyond { Ground::Extrapolated } else { Ground::Calibrated }, cell)
     }
 
+    /// Whether only batches of one were measured.
+    pub fn is_of_one(&self) -> bool {
+        self.batches == [1.0]
+    }
+
     /// Whether all of its nodes are measured shapes or lie between them.
     pub fn ground(&self) -> Ground {
         if self.extrapolated.iter().any(|beyond| *beyond) { Ground::Extrapolated } else { Ground::Calibrated }

@@ -58,3 +58,39 @@ fn what_has_no_operations_is_refused() {
     let none = kernels::Args { files: Vec::new(), surfaces: Some(empty), split: None, output: None };
     assert!(kernels::run(&none).unwrap_err().to_string().contains("expected surfaces, found none"));
 }
+
+/// A profile whose skew table counts: its rows are in no surface, and say how far uneven batches are from even ones.
+#[test]
+fn skew_tables_give_shares_and_no_points() {
+    let folder = tempfile::tempdir().unwrap();
+    let profile = folder.path().join("tp1");
+    std::fs::create_dir(&profile).unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    let meta = "gpu: NVIDIA X\nmodel: a/m\nvllm_version: 0.19.0\nvariant: bf16\ntp_degrees: [1]\nengine_effective:\n  \
+                hf_overrides:\n    num_attention_heads: 32\n    num_key_value_heads: 8\nskew_fit:\n  enabled: true\n";
+    write("meta.yaml", meta);
+    let row = |n: u32, kv: u32| format!("0,0,{n},{kv},{}", 10.0 + f64::from(n * kv) / 500.0);
+    let rows = [1, 8, 64].into_iter().flat_map(|n| [128, 512, 1024, 2048].map(|kv| row(n, kv)));
+    let header = "prefill_chunk,kv_prefill,n_decode,kv_decode,time_us".to_owned();
+    let attention = std::iter::once(header).chain(rows).collect::<Vec<_>>().join("\n");
+    write("tp1/attention.csv", &attention);
+    // On a scale of its own: a tenth, and four tenths, of the way from the mean to the longest.
+    let skew = "n,nb,pc,kp,kvs,kv_big,kv_mean,t_mean_us,t_max_us,t_skew_us\n\
+                8,1,0,0,512,2048,704,300,600,330\n64,1,0,0,512,2048,536,1000,2000,1400\n";
+    write("tp1/skew.csv", skew);
+    let into = folder.path().join("made");
+    let files =
+        ["tp1/attention.csv", "tp1/skew.csv"].map(|name| folder.path().join(name).to_string_lossy().into_owned());
+    let files = files.to_vec();
+    run(&Args { files, output: Some(folder.path().join("errors.csv")), into: into.clone(), ..args(&[], &into) })
+        .unwrap();
+    let mut library = Library::of(Some(&into));
+    let names = library.names().unwrap();
+    let found = library.get(&names[0]).unwrap();
+    assert_eq!((names.len(), found.rows), (1, 12));
+    let ways: Vec<(u64, f64)> = found.surface.uneven().iter().map(|way| (way.requests, way.share)).collect();
+    assert_eq!(ways.len(), 2);
+    assert!(ways[0].0 == 8 && (ways[0].1 - 0.1).abs() < 1e-12 && ways[1].0 == 64 && (ways[1].1 - 0.4).abs() < 1e-12);
+    let table = std::fs::read_to_string(folder.path().join("errors.csv")).unwrap();
+    assert!(table.lines().nth(1).is_some_and(|line| line.contains(",12,0,6,")), "{table}");
+}

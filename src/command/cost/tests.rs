@@ -71,6 +71,7 @@ fn the_table_is_the_price_of_each_step() {
                 &Batch {
                     decode_requests: u64::from(batches[row]),
                     kept_tokens: &kept,
+                    longest_tokens: 0,
                     prefill_tokens: 0,
                     prefill_requests: 0,
                     prefill_rows: 0,

@@ -74,6 +74,14 @@ fn a_skewed_row_is_three_measurements() {
     assert_eq!(cells::<Float64Type>(&found, "skew")[..3], [None, None, Some(1.6)]);
     assert_eq!(cells::<UInt32Type>(&found, "long_requests")[..3], [None, None, Some(1)]);
     assert_eq!(column::<Float64Type>(&found, "latency_ns")[..3], [52_128.0, 56_254.0, 53_343.0]);
+    // The sample's profile says that it does without this table; one that says nothing has it.
+    assert!(text(&found, "distribution").iter().all(|name| name.as_deref() == Some("skew_table_off")));
+    let bench = Bench::new();
+    let skew = "n,nb,pc,kp,kvs,kv_big,kv_mean,t_mean_us,t_max_us,t_skew_us\n2,1,0,0,128,512,320,52.1,56.2,53.3\n";
+    let path = folders(&bench, META, "skew.csv", skew);
+    bench.ingest(&[&path], &Options::standard()).unwrap();
+    let found = stored(&bench, &captured::OP_TIMINGS);
+    assert!(text(&found, "distribution").iter().all(|name| name.as_deref() == Some("skew_table")));
 }
 
 const META: &str = "gpu: NVIDIA X\nmodel: m\nvllm_version: 0.19.0\nvariant: bf16\ntp_degrees: [1, 2]\n\

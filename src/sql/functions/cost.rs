@@ -154,6 +154,7 @@ fn step(plan: &Plan, accelerators: u32, batch: u32, context: u32) -> Step {
         &Batch {
             decode_requests: u64::from(batch),
             kept_tokens: &kept,
+            longest_tokens: 0,
             prefill_tokens: 0,
             prefill_requests: 0,
             prefill_rows: 0,

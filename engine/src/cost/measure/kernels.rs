@@ -69,6 +69,18 @@ pub(super) fn axis(surface: &Surface, dim: Dim) -> Vec<u64> {
     kept
 }
 
+/// Values of which each is at least twice the one before, and the last.
+pub(super) fn octaves(axis: &[u64]) -> Vec<u64> {
+    let mut kept: Vec<u64> = Vec::new();
+    for value in axis {
+        if kept.last().is_none_or(|before| *value >= before.saturating_mul(2)) {
+            kept.push(*value);
+        }
+    }
+    kept.extend(axis.last().filter(|last| kept.last() != Some(last)));
+    kept
+}
+
 /// The same with a value between each two: what grows with the square of a length is not linear over an octave.
 pub(super) fn denser(axis: &[u64]) -> Vec<u64> {
     let mut all: Vec<u64> = axis.iter().copied().filter(|value| *value > 0).collect();

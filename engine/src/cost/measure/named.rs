@@ -1,7 +1,7 @@
 //! Layers that were measured by their names within one model (profiles of `LLMServingSim`): the whole step but attention.
 //!
 //! Their work is not known, only their time over tokens, so that they serve the same model, in the same number format and
-//! tensor parallelism, at the rates of the device alone.
+//! tensor parallelism, at the rates of the device alone. Experts were measured whole, by how many of one device are hit.
 
 use super::kernels::{self, Node, fastest};
 use super::{Line, Lines, Measured, Part};
@@ -48,7 +48,7 @@ pub(super) fn lines(
     tensor: u32,
 ) -> Option<(Lines, bool)> {
     let [part] = &plan.linear[..] else { return None };
-    if dtype != WeightDtype::Bf16 || plan.data * plan.pipeline * plan.expert > 1.0 {
+    if dtype != WeightDtype::Bf16 || plan.pipeline > 1.0 {
         return None;
     }
     let tokens = kernels::axis(measured.surface("qkv_proj")?, Dim::NewTokens);
@@ -91,11 +91,11 @@ pub(super) fn lines(
     }
     let real = |counts: &[u64]| counts.iter().map(|count| *count as f64).collect::<Vec<_>>();
     let head = head(measured, model, tensor, &rows)?;
-    let experts = experts(plan, model, measured, &tokens);
+    let experts = experts(plan, model, measured);
     let is_routed = experts.is_some();
     let lines = Lines {
         layers: Line::of(real(&tokens), layer),
-        experts: experts.and_then(|parts| Line::of(real(&tokens), parts)),
+        experts: experts.and_then(|(tokens, parts)| Line::of(real(&tokens), parts)),
         head: Line::of(real(&rows), head),
         ..Lines::default()
     };
@@ -113,15 +113,18 @@ fn head(measured: &Measured, model: &Model, tensor: u32, rows: &[u64]) -> Option
     Some(both.map(part).collect())
 }
 
-/// Routed experts of all layers, over tokens that each hit as many as even choices do.
-fn experts(plan: &Plan, model: &Model, measured: &Measured, tokens: &[u64]) -> Option<Vec<Part>> {
-    let part = plan.linear.first().filter(|part| part.experts > 0.0 && plan.tensor <= 1.0)?;
+/// Routed experts of all layers on one accelerator, over the tokens that meet at them. Each accelerator must have whole
+/// experts; it sorts and adds up all tokens, and of even choices it hits its share.
+fn experts(plan: &Plan, model: &Model, measured: &Measured) -> Option<(Vec<u64>, Vec<Part>)> {
+    let is_whole = plan.expert >= plan.tensor * plan.data;
+    let part = plan.linear.first().filter(|part| part.experts > 0.0 && is_whole)?;
     let surface = measured.surface("moe")?;
+    let tokens = kernels::axis(surface, Dim::NewTokens);
     let shape = Shape::of(&[(Dim::TensorParallel, 1)]);
     let shapes: Vec<Shape> = tokens
         .iter()
         .map(|count| {
-            let hit = part.touched(*count as f64).round().max(1.0) as u64;
+            let hit = (part.touched(*count as f64) / plan.expert).round().max(1.0) as u64;
             shape.with(Dim::NewTokens, *count).with(Dim::ActiveExperts, hit)
         })
         .collect();
@@ -129,5 +132,6 @@ fn experts(plan: &Plan, model: &Model, measured: &Measured, tokens: &[u64]) -> O
     let nodes = fastest(surface, &shapes, measured.peaks.as_ref(), &fits)?;
     let booth =
         |node: &Node| node.rests(Part { weight_read: node.time_ns, ..Part::default() }, true).times(part.layers);
-    Some(nodes.iter().map(booth).collect())
+    let parts = nodes.iter().map(booth).collect();
+    Some((tokens, parts))
 }

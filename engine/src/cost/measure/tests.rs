@@ -264,6 +264,7 @@ fn columns_of_a_measured_plan_are_its_rows() {
         let batch = crate::cost::Batch {
             decode_requests: u64::from(requests),
             kept_tokens: &[kept],
+            longest_tokens: 0,
             prefill_tokens: 0,
             prefill_requests: 0,
             prefill_rows: 0,
@@ -312,4 +313,58 @@ fn products_are_those_of_the_model() {
     // Into the latents, queries of 16 heads, both ways through the latent space, output.
     assert_eq!(widths(&deepseek.attention), [(2112, 7168), (3072, 1536), (4096, 512), (7168, 2048)]);
     assert_eq!(widths(&deepseek.dense), [(256, 7168), (512, 7168), (7168, 256)]);
+}
+
+/// A batch with one long context takes the measured share of the way to one of long contexts only, beside a chunk as much
+/// more as the kernel for both takes, and all contexts at their mean where nothing is known of the longest.
+#[test]
+fn the_longest_context_counts_as_far_as_it_was_measured() {
+    let [decode, prompts] = attention();
+    let mut shapes = Vec::new();
+    for chunk in [64, 512] {
+        for batch in (0..10).map(|power| 1 << power) {
+            let shape = Shape::of(&[
+                (Dim::NewTokens, 1),
+                (Dim::QueryHeads, 32),
+                (Dim::KvHeads, 8),
+                (Dim::HeadDim, 128),
+                (Dim::Batch, batch),
+                (Dim::PrefillTokens, chunk),
+            ]);
+            shapes.extend((0..17).map(|power| shape.with(Dim::PastTokens, (1 << power) - 1)));
+        }
+    }
+    // As it is published; the presets of these tests have their files' names.
+    let model = format!("x/{}", a_model(0).name);
+    let way = |requests, share| Uneven { model: model.clone(), tensor_parallel: 1, requests, share };
+    let other = Uneven { model: "x/another".to_owned(), ..way(8, 1.0) };
+    let mixed = surface("attention_mixed", &[key("bfloat16", "bfloat16")], &shapes).with_uneven(vec![way(8, 0.25)]);
+    let decode = decode.with_uneven(vec![way(8, 0.25), way(16, 0.75), other]);
+    let plan = measured_plan("full", 1, &measured([decode, prompts, mixed]));
+    assert!(plan.asks_longest());
+    let kv = |longest: u64, prefill: u64| {
+        let batch = crate::cost::Batch {
+            decode_requests: 12,
+            kept_tokens: &[12 * 1024],
+            longest_tokens: longest,
+            prefill_tokens: prefill,
+            prefill_requests: u64::from(prefill > 0),
+            prefill_rows: 0,
+            prefill_pairs: &[prefill as f64],
+            prefill_context: &[prefill],
+            scored_tokens: 0,
+        };
+        let cost = crate::cost::price(&plan, &batch);
+        cost.total() - cost.kv_written_bytes / plan.weight_bytes_per_ns
+    };
+    let even = |context: u64| {
+        let cost = priced(&plan, &Columns { decode: 12, context, prefill: 0 });
+        cost.total() - cost.kv_written_bytes / plan.weight_bytes_per_ns
+    };
+    near(kv(0, 0), even(1024), 1e-12);
+    near(kv(1024, 0), even(1024), 1e-12);
+    // Half of the way between 8 and 16 requests.
+    near(kv(4096, 0) - even(1024), 0.5 * (even(4096) - even(1024)), 1e-9);
+    // Beside a chunk the law has the sum of both, and the share of the table's only number of requests.
+    near(kv(4096, 512) - kv(1024, 512), 0.25 * (even(4096) - even(1024)), 0.02);
 }

@@ -563,6 +563,11 @@ impl Replay<'_> {
         let batch = Batch {
             decode_requests: decoding.len() as u64,
             kept_tokens: &kept,
+            longest_tokens: decoding
+                .iter()
+                .map(|&at| u64::from(Self::context(&self.requests[at]) + 1))
+                .max()
+                .unwrap_or(0),
             prefill_tokens: chunks.iter().map(|chunk| u64::from(chunk.1)).sum(),
             prefill_requests: chunks.len() as u64,
             prefill_rows: chunks.iter().filter(ends).count() as u64,
@@ -573,7 +578,8 @@ impl Replay<'_> {
         let moved = std::mem::take(&mut self.machines[machine].moved) as f64;
         let swap = if moved > 0.0 { moved / (plan.host_bytes_per_ns * plan.tensor) } else { 0.0 };
         let requests = (decoding.len() + chunks.len()) as f64;
-        price(plan, &batch).total() + swap + self.rules.step_ns + self.rules.request_ns * requests
+        // Whole nanoseconds but for the last bits of an interpolation.
+        (price(plan, &batch).total() + swap + self.rules.step_ns + self.rules.request_ns * requests).round()
     }
 
     fn token(&mut self, at: usize, now: f64) {

@@ -166,26 +166,23 @@ fn row(args: &Args, cells: &Cells<'_>) -> std::result::Result<Row, String> {
     }
     let number = |name: &str| text(name).parse::<f64>().map_err(|_| format!("`{name}` is no number"));
     let whole = |name: &str| number(name).map(|value| value as u32);
-    let spread = |pool: &str| -> std::result::Result<Parallel, String> {
+    let spread = |pool: &str| -> std::result::Result<(Parallel, u32), String> {
         let of = |name: &str| whole(&format!("{pool}{name}"));
-        Ok(Parallel {
-            tensor: of("tp_size")?,
-            data: of("attention_dp_size")?,
-            expert: of("moe_ep_size")?.max(1),
-            pipeline: of("pp_size")?,
-            instances: if is_apart { of(WORKERS)? } else { 1 },
-        })
+        let (listed, expert) = ([of("tp_size")?, of("attention_dp_size")?], of("moe_ep_size")?.max(1));
+        let [tensor, data] = once(listed, [of("moe_tp_size")?, expert]);
+        let instances = if is_apart { of(WORKERS)? } else { 1 };
+        Ok((Parallel { tensor, data, expert, pipeline: of("pp_size")?, instances }, listed[1]))
     };
     // The pool that decodes comes last.
     let pool = pools[pools.len() - 1];
-    let parallel = spread(pool)?;
-    let prefill = is_apart.then(|| spread(pools[0])).transpose()?;
+    let (parallel, groups) = spread(pool)?;
+    let prefill = is_apart.then(|| spread(pools[0])).transpose()?.map(|(parallel, _)| parallel);
     let system = text("system").trim_end_matches("_sxm").to_owned();
     let weights = weights_of(text("gemm_quant_mode"))?;
     let engine = engine_of(text("backend"))?;
-    // Each group of each instance decodes a batch of its own.
+    // A batch is that of a group of those that the row lists.
     let batch = whole(&format!("{pool}batch_size"))?;
-    let concurrency = batch.saturating_mul(parallel.data).saturating_mul(parallel.instances);
+    let concurrency = batch.saturating_mul(groups).saturating_mul(parallel.instances);
     let split = prefill.map(|prefill| format!("{}:{}", prefill.instances, parallel.instances));
     Ok(Row {
         id: text("id").to_owned(),
@@ -215,6 +212,18 @@ fn row(args: &Args, cells: &Cells<'_>) -> std::result::Result<Row, String> {
         },
         system,
     })
+}
+
+/// Tensor and data parallelism of attention, each accelerator once. Rows of engines that were started with as many expert
+/// parts as accelerators have the square of their number: `..._tp8_ep8_920` says 64 in `tp_size`, 8 in `moe_tp_size` and 8 in
+/// `moe_ep_size`.
+pub(super) fn once([tensor, data]: [u32; 2], [moe_tensor, expert]: [u32; 2]) -> [u32; 2] {
+    let is_squared = expert > 1 && moe_tensor == expert && tensor.saturating_mul(data) == expert * expert;
+    match is_squared {
+        true if data == 1 => [expert, 1],
+        true if tensor == 1 => [1, expert],
+        _ => [tensor, data],
+    }
 }
 
 fn scenario(library: &mut Library, row: &Row) -> Result<Scenario> {
