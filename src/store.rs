@@ -20,6 +20,7 @@
 //! time changes nothing, or fails if the contents differ.
 
 mod check;
+mod ids;
 mod manifest;
 mod parquet_file;
 mod transaction;

@@ -180,6 +180,15 @@ impl<'a> Scan<'a> {
                 if after == u16::from_le_bytes(*b", ") {
                     ids.push(value);
                     self.at += count as usize + 2;
+                    match count {
+                        1 => self.alike::<1>(most, ids),
+                        2 => self.alike::<2>(most, ids),
+                        3 => self.alike::<3>(most, ids),
+                        4 => self.alike::<4>(most, ids),
+                        5 => self.alike::<5>(most, ids),
+                        6 => self.alike::<6>(most, ids),
+                        _ => {}
+                    }
                     continue;
                 }
                 if after as u8 == b',' {
@@ -197,6 +206,23 @@ impl<'a> Scan<'a> {
             if !self.take(b',') {
                 return self.expect(b']', "`,` or `]`");
             }
+        }
+    }
+
+    /// Numbers of `N` digits, as long as they follow each other: where the next one starts is then known before this one is
+    /// read.
+    fn alike<const N: usize>(&mut self, most: usize, ids: &mut Vec<u64>) {
+        while ids.len() < most
+            && let Some(word) = self.word()
+        {
+            let bytes = word ^ ZEROS;
+            let end = (word >> (8 * N)) as u16;
+            let has_zero_in_front = N > 1 && word as u8 == b'0';
+            if other_bytes(bytes) << (64 - 8 * N) != 0 || end != u16::from_le_bytes(*b", ") || has_zero_in_front {
+                return;
+            }
+            ids.push(joined(bytes << (64 - 8 * N)));
+            self.at += N + 2;
         }
     }
 
@@ -340,22 +366,30 @@ static PLAIN: [bool; 256] = {
     plain
 };
 
+/// Eight zeros as they are written.
+const ZEROS: u64 = u64::from_ne_bytes([b'0'; 8]);
+
 /// The digits that eight bytes begin with, as a number, and how many there are. The first byte is the lowest.
 fn digits(word: u64) -> (u64, u32) {
-    // A digit becomes 0 to 9. Adding 0x76 then leaves the top bit of its byte clear, and no carry passes over digits, so
-    // that the lowest top bit marks the first other byte.
-    let bytes = word ^ 0x3030_3030_3030_3030;
-    let other = (bytes.wrapping_add(0x7676_7676_7676_7676) | bytes) & 0x8080_8080_8080_8080;
-    let count = other.trailing_zeros() / 8;
-    if count == 0 {
-        return (0, 0);
-    }
-    // Zeros in front; then pairs, fours and eights of digits are joined.
-    let bytes = bytes << (64 - 8 * count);
+    // A digit becomes 0 to 9.
+    let bytes = word ^ ZEROS;
+    let count = other_bytes(bytes).trailing_zeros() / 8;
+    // Zeros in front.
+    if count == 0 { (0, 0) } else { (joined(bytes << (64 - 8 * count)), count) }
+}
+
+/// The top bit of the first byte that is above 9, and perhaps of later ones.
+fn other_bytes(bytes: u64) -> u64 {
+    // Adding 0x76 leaves the top bit of a digit's byte clear, and no carry passes over digits.
+    (bytes.wrapping_add(0x7676_7676_7676_7676) | bytes) & 0x8080_8080_8080_8080
+}
+
+/// Eight digits as a number: pairs, fours and eights of them are joined.
+fn joined(bytes: u64) -> u64 {
     let pairs = bytes.wrapping_mul(10).wrapping_add(bytes >> 8);
     let even = (pairs & 0x0000_00FF_0000_00FF).wrapping_mul(0x000F_4240_0000_0064);
     let odd = ((pairs >> 16) & 0x0000_00FF_0000_00FF).wrapping_mul(0x0000_2710_0000_0001);
-    (even.wrapping_add(odd) >> 32, count)
+    even.wrapping_add(odd) >> 32
 }
 
 /// A problem at an offset.

@@ -4,16 +4,20 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use arrow::array::RecordBatch;
+use arrow::array::{AsArray, RecordBatch};
 use arrow::datatypes::{DataType, SchemaRef};
 use engine::error::{Error, Result};
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
+use parquet::arrow::arrow_writer::{ArrowColumnWriter, ArrowRowGroupWriterFactory, compute_leaves};
 use parquet::basic::{Compression, Encoding, ZstdLevel};
+use parquet::errors::ParquetError;
 use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesBuilder};
+use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::ColumnPath;
 use sha2::{Digest, Sha256};
 
+use super::ids::{self, Ids};
 use crate::unbroken::{each_sound, sound};
 
 /// The most rows of a row group.
@@ -33,8 +37,24 @@ const READ_ROWS: usize = 8192;
 pub(super) struct Part {
     path: PathBuf,
     schema: SchemaRef,
-    writer: ArrowWriter<Hashing>,
+    file: SerializedFileWriter<Hashing>,
+    columns: ArrowRowGroupWriterFactory,
+    group: Option<Group>,
     rows: u64,
+}
+
+/// A row group in memory.
+#[derive(Debug)]
+struct Group {
+    columns: Vec<Column>,
+    rows: usize,
+}
+
+/// A column of a row group; a field of structures has several.
+#[derive(Debug)]
+enum Column {
+    Plain(Box<ArrowColumnWriter>),
+    Ids(Box<Ids>),
 }
 
 /// A written file: its rows, bytes and hash.
@@ -54,15 +74,14 @@ impl Part {
         let properties = encoded(WriterProperties::builder(), &schema)
             .set_compression(Compression::ZSTD(level))
             .set_dictionary_enabled(true)
-            .set_max_row_group_row_count(Some(GROUP_ROWS))
-            .set_max_row_group_bytes(Some(GROUP_BYTES))
             // Without the version: a new release of the same layout writes the same bytes.
             .set_created_by("kvtoll".to_owned())
             .build();
         let hashing = Hashing { file, digest: Sha256::new(), bytes: 0 };
         let writer = ArrowWriter::try_new(hashing, schema.clone(), Some(properties));
-        let writer = writer.map_err(|error| Error::run(format!("cannot write `{}`: {error}", path.display())))?;
-        Ok(Self { path, schema, writer, rows: 0 })
+        let writer = writer.and_then(ArrowWriter::into_serialized_writer);
+        let (file, columns) = writer.map_err(|error| unwritten(&path, &error))?;
+        Ok(Self { path, schema, file, columns, group: None, rows: 0 })
     }
 
     pub(super) fn schema(&self) -> &SchemaRef {
@@ -71,17 +90,110 @@ impl Part {
 
     pub(super) fn append(&mut self, batch: &RecordBatch) -> Result<()> {
         self.rows += batch.num_rows() as u64;
-        let written = self.writer.write(batch);
-        written.map_err(|error| Error::run(format!("cannot write `{}`: {error}", self.path.display())))
+        self.write(batch).map_err(|error| unwritten(&self.path, &error))
+    }
+
+    /// Writes rows into as many row groups as their limits ask for.
+    fn write(&mut self, batch: &RecordBatch) -> std::result::Result<(), ParquetError> {
+        let mut from = 0;
+        while from < batch.num_rows() {
+            let group = match &mut self.group {
+                Some(group) => group,
+                none => none.insert(Group::new(&self.file, &self.columns, &self.schema)?),
+            };
+            let count = group.room().min(batch.num_rows() - from);
+            group.write(&self.schema, &batch.slice(from, count))?;
+            from += count;
+            if group.room() == 0 {
+                self.end_group()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn end_group(&mut self) -> std::result::Result<(), ParquetError> {
+        let Some(group) = self.group.take() else { return Ok(()) };
+        let mut out = self.file.next_row_group()?;
+        for column in group.columns {
+            match column {
+                Column::Plain(writer) => writer.close()?.append_to_row_group(&mut out)?,
+                Column::Ids(ids) => {
+                    let (bytes, close) = ids.close()?;
+                    out.append_column(&bytes, close)?;
+                }
+            }
+        }
+        out.close().map(drop)
     }
 
     /// Ends the file and flushes it to disk.
-    pub(super) fn finish(self) -> Result<Written> {
-        let Self { path, writer, rows, .. } = self;
-        let hashing =
-            writer.into_inner().map_err(|error| Error::run(format!("cannot write `{}`: {error}", path.display())))?;
+    pub(super) fn finish(mut self) -> Result<Written> {
+        let ended = self.end_group().and_then(|()| self.file.into_inner());
+        let Self { path, rows, .. } = self;
+        let hashing = ended.map_err(|error| unwritten(&path, &error))?;
         hashing.file.sync_all().map_err(|error| super::failed("flush", &path, &error))?;
         Ok(Written { path, rows, bytes: hashing.bytes, sha256: hex(&hashing.digest.finalize()) })
+    }
+}
+
+fn unwritten(path: &Path, error: &ParquetError) -> Error {
+    Error::run(format!("cannot write `{}`: {error}", path.display()))
+}
+
+impl Group {
+    fn new(
+        file: &SerializedFileWriter<Hashing>,
+        columns: &ArrowRowGroupWriterFactory,
+        schema: &SchemaRef,
+    ) -> std::result::Result<Self, ParquetError> {
+        let leaves = file.schema_descr();
+        let writers = columns.create_column_writers(file.flushed_row_groups().len())?;
+        let column = |(at, writer): (usize, ArrowColumnWriter)| -> std::result::Result<Column, ParquetError> {
+            let is_ids = schema.fields().get(leaves.get_column_root_idx(at)).is_some_and(|field| ids::fits(field));
+            Ok(if is_ids {
+                let descriptor = leaves.column(at);
+                let codec = file.properties().compression(descriptor.path());
+                Column::Ids(Box::new(Ids::new(descriptor, codec, LEVEL)?))
+            } else {
+                Column::Plain(Box::new(writer))
+            })
+        };
+        let columns = writers.into_iter().enumerate().map(column).collect::<std::result::Result<_, _>>()?;
+        Ok(Self { columns, rows: 0 })
+    }
+
+    /// Rows that may still come; by their bytes as many as fit if they are like those before.
+    fn room(&self) -> usize {
+        let of_column = |column: &Column| match column {
+            Column::Plain(writer) => writer.get_estimated_total_bytes(),
+            Column::Ids(ids) => ids.bytes(),
+        };
+        let bytes: usize = self.columns.iter().map(of_column).sum();
+        let by_bytes = match (bytes, self.rows) {
+            (0, _) | (_, 0) => GROUP_ROWS,
+            (bytes, _) if bytes >= GROUP_BYTES => 0,
+            (bytes, rows) => ((GROUP_BYTES - bytes) as u128 * rows as u128 / bytes as u128) as usize,
+        };
+        by_bytes.min(GROUP_ROWS.saturating_sub(self.rows))
+    }
+
+    fn write(&mut self, schema: &SchemaRef, batch: &RecordBatch) -> std::result::Result<(), ParquetError> {
+        self.rows += batch.num_rows();
+        let mut columns = self.columns.iter_mut();
+        for (field, array) in schema.fields().iter().zip(batch.columns()) {
+            if ids::fits(field) {
+                if let (Some(Column::Ids(ids)), Some(lists)) = (columns.next(), array.as_list_opt::<i32>()) {
+                    ids.append(lists)?;
+                }
+                continue;
+            }
+            for leaf in compute_leaves(field, array)? {
+                if let Some(Column::Plain(writer)) = columns.next() {
+                    writer.write(&leaf)?;
+                }
+            }
+        }
+        Ok(())
     }
 }
 

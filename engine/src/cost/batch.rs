@@ -129,7 +129,7 @@ const BLOCK_ROWS: usize = 1024;
 /// Numbers of requests up to which constants are kept; steps with more are priced one by one.
 const MOST_REQUESTS: usize = 1 << 16;
 
-/// Rows of a number of requests that has not been seen, and of one that is priced row by row.
+/// A number of requests that does not occur, and one of which each row is priced by itself.
 const UNSEEN: u32 = u32::MAX;
 const ROW_BY_ROW: u32 = u32::MAX - 1;
 
@@ -148,16 +148,26 @@ pub fn price_columns<const C: usize>(
     check(plans, demand, out.len())?;
     for column in out.iter_mut().flatten() {
         column.clear();
-        column.resize(rows, 0.0);
+        column.reserve(rows);
     }
     let corners = Corners::of(demand);
-    let tables: Vec<Table<C>> = plans.iter().map(|plan| Table::of(plan, &corners, fields)).collect();
+    let tables: Vec<Table> = plans.iter().map(|plan| Table::of(plan, &corners, fields)).collect();
     let mut scratch = Scratch::of(plans, demand.kept_tokens.len());
+    let mut rows_of = Block::default();
     for start in (0..rows).step_by(BLOCK_ROWS) {
         let range = start..(start + BLOCK_ROWS).min(rows);
+        rows_of.keep(demand, range.clone());
         for ((plan, table), out) in plans.iter().zip(&tables).zip(out.iter_mut()) {
-            let columns = out.each_mut().map(|column| &mut column[range.clone()]);
-            block(table, demand, range.start, columns, |row| scratch.price(plan, demand, row), fields);
+            rows_of.find(table, &demand.decode_requests[range.clone()]);
+            for (column, table) in out.iter_mut().zip(&table.columns) {
+                rows_of.price(table, column);
+            }
+            for &at in &rows_of.by_themselves {
+                let cost = scratch.price(plan, demand, start + at);
+                for (column, field) in out.iter_mut().zip(fields) {
+                    column[start + at] = field.of(&cost);
+                }
+            }
         }
     }
     Ok(())
@@ -177,35 +187,69 @@ fn check(plans: &[Plan], demand: &Demand<'_>, outputs: usize) -> Result<()> {
     Ok(())
 }
 
-/// The rows of one block on one plan. `by_itself` prices a row that no table has.
-fn block<const C: usize>(
-    table: &Table<C>,
-    demand: &Demand<'_>,
-    start: usize,
-    mut columns: [&mut [f64]; C],
-    mut by_itself: impl FnMut(usize) -> StepCost,
-    fields: [Field; C],
-) {
-    let rows = columns.first().map_or(0, |column| column.len());
-    let requests = &demand.decode_requests[start..start + rows];
-    for (at, &requests) in requests.iter().enumerate() {
-        let first = table.first.get(requests as usize).copied().unwrap_or(ROW_BY_ROW);
-        let values = if first >= ROW_BY_ROW {
-            let cost = by_itself(start + at);
-            fields.map(|field| field.of(&cost))
-        } else {
-            let mut values = table.constants[first as usize];
-            let slopes = &table.constants[first as usize + 1..];
-            for (column, slope) in demand.kept_tokens.iter().zip(slopes) {
-                let kept = column[start + at] as f64;
-                for (value, slope) in values.iter_mut().zip(slope) {
-                    *value += kept * slope;
-                }
+/// The rows of one block, which are read once for each column. Each column is written by itself from front to back, since
+/// as many streams as there are columns, all a multiple of a page apart, would drive each other out of the cache.
+#[derive(Default)]
+struct Block {
+    /// Kept tokens of each lane.
+    kept: Vec<Vec<f64>>,
+    /// Where in a column's table the numbers of each row stand.
+    places: Vec<u32>,
+    /// Rows that no table has.
+    by_themselves: Vec<usize>,
+}
+
+impl Block {
+    /// Takes over what the rows keep.
+    fn keep(&mut self, demand: &Demand<'_>, range: std::ops::Range<usize>) {
+        self.kept.resize_with(demand.kept_tokens.len(), Vec::new);
+        for (kept, column) in self.kept.iter_mut().zip(demand.kept_tokens) {
+            kept.clear();
+            kept.extend(column[range.clone()].iter().map(|kept| *kept as f64));
+        }
+    }
+
+    /// Finds the rows in a table.
+    fn find(&mut self, table: &Table, requests: &[u32]) {
+        let Self { places, by_themselves, .. } = self;
+        let place = |requests: &u32| table.first.get(*requests as usize).copied().unwrap_or(ROW_BY_ROW);
+        places.clear();
+        places.extend(requests.iter().map(place));
+        by_themselves.clear();
+        if table.has_others || places.contains(&ROW_BY_ROW) {
+            for (at, place) in places.iter_mut().enumerate().filter(|(_, place)| **place >= ROW_BY_ROW) {
+                by_themselves.push(at);
+                *place = 0;
             }
-            values
-        };
-        for (column, value) in columns.iter_mut().zip(values) {
-            column[at] = value;
+        }
+    }
+
+    /// Appends one figure of all rows; that of rows that no table has is set later.
+    fn price(&self, table: &[f64], out: &mut Vec<f64>) {
+        match &self.kept[..] {
+            [one] => {
+                let (numbers, _) = table.as_chunks::<2>();
+                out.extend(self.places.iter().zip(one).map(|(place, kept)| {
+                    let [constant, slope] = numbers.get(*place as usize).copied().unwrap_or_default();
+                    constant + kept * slope
+                }));
+            }
+            [one, two] => {
+                let (numbers, _) = table.as_chunks::<3>();
+                out.extend(self.places.iter().zip(one.iter().zip(two)).map(|(place, (one, two))| {
+                    let [constant, first, second] = numbers.get(*place as usize).copied().unwrap_or_default();
+                    constant + one * first + two * second
+                }));
+            }
+            lanes => {
+                let width = lanes.len() + 1;
+                out.extend(self.places.iter().enumerate().map(|(at, place)| {
+                    let from = *place as usize * width;
+                    let numbers = table.get(from..from + width).unwrap_or_default();
+                    let Some((constant, slopes)) = numbers.split_first() else { return 0.0 };
+                    lanes.iter().zip(slopes).fold(*constant, |sum, (kept, slope)| sum + kept[at] * slope)
+                }));
+            }
         }
     }
 }
@@ -239,38 +283,41 @@ impl Corners {
 }
 
 /// Constants and slopes of one plan.
-struct Table<const C: usize> {
-    /// Where the constants of a number of requests begin, or how else its rows are priced.
+struct Table {
+    /// Which of the numbers of requests that were found each one is, or how else its rows are priced.
     first: Vec<u32>,
-    /// For each number: what the step costs with nothing kept, then what each kept token of each lane adds.
-    constants: Vec<[f64; C]>,
+    /// Whether some rows are priced by themselves.
+    has_others: bool,
+    /// For each field, and each number of requests: what the step costs with nothing kept, then what each kept token of each
+    /// lane adds.
+    columns: Vec<Vec<f64>>,
 }
 
-impl<const C: usize> Table<C> {
-    fn of(plan: &Plan, corners: &Corners, fields: [Field; C]) -> Self {
-        let mut table = Self { first: vec![UNSEEN; corners.numbers()], constants: Vec::new() };
+impl Table {
+    fn of<const C: usize>(plan: &Plan, corners: &Corners, fields: [Field; C]) -> Self {
+        let mut table =
+            Self { first: vec![UNSEEN; corners.numbers()], has_others: false, columns: vec![Vec::new(); C] };
         let nothing = vec![0_u64; plan.groups.len()];
         let none = vec![0.0; plan.groups.len()];
         let mut kept = vec![0_u64; corners.lanes];
+        let mut found = 0;
         for (requests, ranges) in corners.ranges.chunks(corners.lanes.max(1)).enumerate() {
             if ranges.iter().any(|range| range.0 > range.1) {
                 continue;
             }
-            if plan.ffn_pool.is_some() {
-                // The number of micro-batches changes with what is kept, back and forth.
-                table.first[requests] = ROW_BY_ROW;
-                continue;
-            }
             let mut at = |kept: &[u64]| decode(plan, requests as u64, kept, (&none, &nothing));
-            let rows = linear(ranges, &mut kept, &mut at, fields);
-            table.first[requests] = match rows {
-                None => ROW_BY_ROW,
+            // Of a pool of its own for the FFN, the number of micro-batches changes with what is kept, back and forth.
+            let is_linear = plan.ffn_pool.is_none();
+            match is_linear.then(|| linear(ranges, &mut kept, &mut at, fields)).flatten() {
+                None => (table.first[requests], table.has_others) = (ROW_BY_ROW, true),
                 Some(rows) => {
-                    let first = table.constants.len() as u32;
-                    table.constants.extend(rows);
-                    first
+                    table.first[requests] = found;
+                    found += 1;
+                    for (at, column) in table.columns.iter_mut().enumerate() {
+                        column.extend(rows.iter().map(|row| row[at]));
+                    }
                 }
-            };
+            }
         }
         table
     }

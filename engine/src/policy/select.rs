@@ -71,6 +71,8 @@ pub struct Units {
     places: Vec<(u64, u32)>,
     /// The least sum of each run of units, as the last [`Units::add_layer`] left it.
     least: Vec<f64>,
+    /// What [`Units::keep_ends`] has dropped, for the split that follows.
+    gap: Option<(usize, usize)>,
     /// Mass of the step on what is kept, and on what is not.
     split: (f64, f64),
 }
@@ -105,6 +107,7 @@ impl Units {
             keys: Vec::new(),
             places: Vec::new(),
             least: Vec::new(),
+            gap: None,
             split: (0.0, 0.0),
         }
     }
@@ -198,9 +201,9 @@ impl Units {
         let last = self.within(budget).saturating_sub(first).max(1);
         self.kept.fill(true);
         let to = units.saturating_sub(last).min(self.kept.len());
-        if context > budget && first < to {
-            self.kept[first..to].fill(false);
-        }
+        let gap = if context > budget && first < to { (first, to) } else { (0, 0) };
+        self.kept[gap.0..gap.1].fill(false);
+        self.gap = Some(gap);
     }
 
     /// The mass on what is kept.
@@ -215,8 +218,16 @@ impl Units {
 
     /// Splits the mass of a step into what is kept and what is not; only the latter if `is_lost_enough`.
     pub(super) fn split(&mut self, mass: &[f32], is_lost_enough: bool) {
-        let lost = scan::sum_unmarked(mass, &self.kept);
-        self.split = (if is_lost_enough { 0.0 } else { scan::sum(mass) - lost }, lost);
+        let gap = self.gap.take();
+        self.split = match gap.filter(|_| is_lost_enough).map(|(from, to)| mass.get(from..to)) {
+            // Marks need not be looked at, nor what is kept.
+            Some(dropped) => (0.0, scan::sum(dropped.unwrap_or_default())),
+            None if is_lost_enough => (0.0, scan::sum_unmarked(mass, &self.kept)),
+            None => {
+                let (all, lost) = scan::sum_and_unmarked(mass, &self.kept);
+                (all - lost, lost)
+            }
+        };
     }
 
     /// Adds a step's mass to the sums, renormalised over what is kept (POLICIES 0.3.5).
@@ -402,12 +413,21 @@ pub fn run_layer<'a>(
     if let (Some((args, _)), Some(prompt)) = (selection, choice.prompt) {
         prompt(args, heads, budgets, units)?;
     }
-    let mut steps = Vec::with_capacity(heads.len());
-    for at in 0..first.steps().len() {
+    // Heads of one layer have the same steps, which was checked when they were read.
+    let steps_at = |at: usize, steps: &mut Vec<Step<'a>>| {
         steps.clear();
-        // Heads of one layer have the same steps, which was checked when they were read.
         steps.extend(heads.iter().filter_map(|head| head.step(at)));
+    };
+    let (mut steps, mut next) = (Vec::with_capacity(heads.len()), Vec::with_capacity(heads.len()));
+    steps_at(0, &mut next);
+    for at in 0..first.steps().len() {
+        std::mem::swap(&mut steps, &mut next);
+        steps_at(at + 1, &mut next);
         for (index, ((head, step), units)) in heads.iter().zip(&steps).zip(units.iter_mut()).enumerate() {
+            // The same head's next row lies far behind this one.
+            if let Some(next) = next.get(index) {
+                scan::touch(next.mass);
+            }
             units.grow(step.context_tokens);
             if let (Some((args, _)), Some(choose)) = (selection, choice.step) {
                 choose(args, head, budgets.get(index).copied().unwrap_or(0), step, units)?;

@@ -1,8 +1,7 @@
 //! The inner loops of the selections: sums over masses, marks and scores of one row.
 //!
-//! Each loop has one set of eight sums, which the compiler keeps in registers and computes side by side; a second set in the
-//! same loop would go through memory, so that two short loops over a row in the cache are faster than one. Masses are added
-//! in double precision: recorded masses have few bits, so that these sums are exact and do not depend on their order.
+//! Each loop has one or two sets of eight sums, which the compiler keeps in registers and computes side by side. Masses are
+//! added in double precision: recorded masses have few bits, so that these sums are exact and do not depend on their order.
 
 /// Sums that run side by side.
 const LANES: usize = 8;
@@ -20,6 +19,17 @@ pub fn sum(mass: &[f32]) -> f64 {
         }
     }
     lanes.iter().sum::<f64>() + rest.iter().map(|mass| f64::from(*mass)).sum::<f64>()
+}
+
+/// The first lines of a row that are asked for ahead of time, and numbers in each.
+const LINES: usize = 8;
+const LINE: usize = 16;
+
+/// Asks for a row that is read soon, so that it comes from memory while others are computed. Of a long row the first lines
+/// are enough: what lies behind them comes by itself once they are read.
+pub(super) fn touch(mass: &[f32]) {
+    let first = mass.chunks(LINE).take(LINES).filter_map(|line| line.first());
+    std::hint::black_box(first.fold(0, |all, mass| all | mass.to_bits()));
 }
 
 /// How many marks are set.
@@ -57,24 +67,41 @@ pub fn sum_unmarked(mass: &[f32], marks: &[bool]) -> f64 {
     sum_where::<false>(mass, marks)
 }
 
+/// The sum of a row, and of those masses that are not marked, in one pass: half as long as two.
+pub(super) fn sum_and_unmarked(mass: &[f32], marks: &[bool]) -> (f64, f64) {
+    if mass.len() != marks.len() {
+        return (sum(mass), sum_unmarked(mass, marks));
+    }
+    let pick = |mass: f32, mark: bool| f32::from_bits(mass.to_bits() & u32::from(mark).wrapping_sub(1));
+    let (mut all, mut unmarked) = ([0.0_f64; LANES], [0.0_f64; LANES]);
+    let (masses, rest) = mass.as_chunks::<LANES>();
+    let (of_masses, of_rest) = marks.as_chunks::<LANES>();
+    for (masses, marks) in masses.iter().zip(of_masses) {
+        // Eight masked masses at a time: mixed with the sums they would be computed one by one.
+        let picked: [f32; LANES] = std::array::from_fn(|at| pick(masses[at], marks[at]));
+        for (lane, mass) in unmarked.iter_mut().zip(picked.map(f64::from)) {
+            *lane += mass;
+        }
+        for (lane, mass) in all.iter_mut().zip(masses.map(f64::from)) {
+            *lane += mass;
+        }
+    }
+    let picked = rest.iter().zip(of_rest).map(|(mass, mark)| f64::from(pick(*mass, *mark)));
+    (
+        all.iter().sum::<f64>() + rest.iter().map(|mass| f64::from(*mass)).sum::<f64>(),
+        unmarked.iter().sum::<f64>() + picked.sum::<f64>(),
+    )
+}
+
 /// Adds a row times a number; notes the least sum of each run of [`NOTED`].
 pub(super) fn add(sums: &mut [f64], mass: &[f32], scale: f64, least: &mut Vec<f64>) {
     least.clear();
     for (sums, mass) in sums.chunks_mut(NOTED).zip(mass.chunks(NOTED)) {
-        let mut lanes = [f64::INFINITY; LANES];
-        let (sums, rest) = sums.as_chunks_mut::<LANES>();
-        let (masses, of_rest) = mass.as_chunks::<LANES>();
-        for (sums, masses) in sums.iter_mut().zip(masses) {
-            for ((lane, sum), mass) in lanes.iter_mut().zip(sums).zip(masses) {
-                *sum += scale * f64::from(*mass);
-                *lane = if *sum < *lane { *sum } else { *lane };
-            }
-        }
-        for (sum, mass) in rest.iter_mut().zip(of_rest) {
+        // A loop of its own for the least, since a run stays in the cache: in one loop both would be computed one by one.
+        for (sum, mass) in sums.iter_mut().zip(mass) {
             *sum += scale * f64::from(*mass);
-            lanes[0] = if *sum < lanes[0] { *sum } else { lanes[0] };
         }
-        least.push(lanes.into_iter().fold(f64::INFINITY, f64::min));
+        least.push(least_of(sums));
     }
 }
 
@@ -89,14 +116,19 @@ pub(super) fn add_two(sums: &mut [f64], masses: [&[f32]; 2], scales: [f64; 2]) {
 
 /// The least of some sums; infinite if there are none.
 fn least_of(sums: &[f64]) -> f64 {
+    let lesser = |a: f64, b: f64| if b < a { b } else { a };
     let mut lanes = [f64::INFINITY; LANES];
     let (chunks, rest) = sums.as_chunks::<LANES>();
     for chunk in chunks {
         for (lane, sum) in lanes.iter_mut().zip(chunk) {
-            *lane = if *sum < *lane { *sum } else { *lane };
+            *lane = lesser(*lane, *sum);
         }
     }
-    rest.iter().chain(&lanes).copied().fold(f64::INFINITY, f64::min)
+    for (lane, sum) in lanes.iter_mut().zip(rest) {
+        *lane = lesser(*lane, *sum);
+    }
+    let [a, b, c, d, e, f, g, h] = lanes;
+    lesser(lesser(lesser(a, e), lesser(b, f)), lesser(lesser(c, g), lesser(d, h)))
 }
 
 /// The place of the least sum among the first `before`, among equals the last; `None` if none is finite. `least` is what
@@ -115,11 +147,19 @@ pub(super) fn last_least(sums: &[f64], before: usize, least: &[f64]) -> Option<u
     let (from, to, found) =
         if rest <= of_run { (whole * NOTED, before, rest) } else { (run * NOTED, (run + 1) * NOTED, of_run) };
     let run = sums.get(from..to)?;
-    if found < f64::INFINITY {
-        run.iter().rposition(|sum| sum.total_cmp(&found).is_eq()).map(|at| from + at)
-    } else {
-        None
+    if found < f64::INFINITY { last_of(run, found).map(|at| from + at) } else { None }
+}
+
+/// The last place of a sum that is there, eight at a time.
+fn last_of(sums: &[f64], found: f64) -> Option<usize> {
+    let is_it = |sum: &f64| sum.to_bits() == found.to_bits();
+    let (chunks, rest) = sums.as_chunks::<LANES>();
+    if let Some(at) = rest.iter().rposition(is_it) {
+        return Some(chunks.len() * LANES + at);
     }
+    let has_it = |chunk: &[f64; LANES]| chunk.iter().fold(false, |any, sum| any | is_it(sum));
+    let chunk = chunks.iter().rposition(has_it)?;
+    chunks.get(chunk)?.iter().rposition(is_it).map(|at| chunk * LANES + at)
 }
 
 /// Notes the least sum of the run around a place again.
@@ -245,6 +285,9 @@ mod tests {
             prop_assert_eq!(sum_marked(&mass, &marks), plain(true));
             prop_assert_eq!(sum_unmarked(&mass, &marks), plain(false));
             prop_assert_eq!(sum(&mass), plain(true) + plain(false));
+            prop_assert_eq!(sum_and_unmarked(&mass, &marks), (sum(&mass), plain(false)));
+            let fewer = marks.get(1..).unwrap_or_default();
+            prop_assert_eq!(sum_and_unmarked(&mass, fewer), (sum(&mass), sum_unmarked(&mass, fewer)));
             prop_assert_eq!(count(&marks), marks.iter().filter(|mark| **mark).count());
         }
 
