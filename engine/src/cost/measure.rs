@@ -65,7 +65,7 @@ impl Measured {
         self.surfaces.iter().map(Arc::as_ref).find(|surface| surface.op() == op)
     }
 
-    /// The same at so many times the rate of a resource; more capacity changes no time.
+    /// The same at so many times the rate of a resource; more capacity changes no time, and the host is not in kernels.
     #[must_use]
     pub fn times(&self, resource: Resource, factor: f64) -> Self {
         let mut moved = self.clone();
@@ -75,7 +75,7 @@ impl Measured {
             Resource::Bandwidth => &mut [&mut peaks.memory_bytes_per_s],
             Resource::Link => &mut [&mut peaks.link_bytes_per_s],
             Resource::Compute => &mut [&mut peaks.flops_16bit, &mut peaks.flops_8bit, &mut peaks.flops_4bit],
-            Resource::Capacity => return moved,
+            Resource::Capacity | Resource::Host => return moved,
         };
         rates.iter_mut().for_each(|rate| **rate *= factor);
         moved.peaks = Some(peaks);
