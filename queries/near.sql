@@ -3,11 +3,15 @@
 -- column policy: The policy of the cache.
 -- column served_ratio: Share of the reusable block uses that are to be served.
 -- column capacity_blocks: The smallest size listed that serves them, in blocks; null if none does.
--- column capacity_bytes: What it takes, bytes; null without a model.
+-- column capacity_bytes: What it takes of the baseline's KV, bytes; null without a model.
 -- column block_hit_ratio: Share of all uses of blocks that it hits.
 -- column ceiling_ratio: What a cache that never loses a block hits.
 -- column blocks_per_hit: Blocks of room for each further hit, from the next smaller share on; the price of the next hit.
-WITH shares (served_ratio) AS (VALUES (0.5), (0.9), (0.99)),
+WITH kv AS (
+  SELECT workload, CAST(max(near_99_bytes) AS DOUBLE) / nullif(CAST(max(near_99_blocks) AS DOUBLE), 0) AS block_bytes
+  FROM near_sizes WHERE "by" = 'all' GROUP BY workload
+),
+shares (served_ratio) AS (VALUES (0.5), (0.9), (0.99)),
 fit AS (
   SELECT
     m.workload, m.policy, s.served_ratio, max(m.ceiling_ratio) AS ceiling_ratio, max(m.accesses) AS accesses,
@@ -23,9 +27,11 @@ sizes AS (
   GROUP BY f.workload, f.policy, f.served_ratio, f.ceiling_ratio, f.accesses, f.capacity_blocks
 )
 SELECT
-  workload, policy, served_ratio, capacity_blocks, capacity_bytes, block_hit_ratio, ceiling_ratio,
-  CAST(capacity_blocks - coalesce(lag(capacity_blocks) OVER (PARTITION BY workload, policy ORDER BY served_ratio), 0)
+  sizes.workload, policy, served_ratio, capacity_blocks,
+  coalesce(CAST(capacity_bytes AS DOUBLE), capacity_blocks * kv.block_bytes) AS capacity_bytes, block_hit_ratio,
+  ceiling_ratio,
+  CAST(capacity_blocks - coalesce(lag(capacity_blocks) OVER (PARTITION BY sizes.workload, policy ORDER BY served_ratio), 0)
     AS DOUBLE)
-    / nullif(hits - coalesce(lag(hits) OVER (PARTITION BY workload, policy ORDER BY served_ratio), 0), 0) AS blocks_per_hit
-FROM sizes
+    / nullif(hits - coalesce(lag(hits) OVER (PARTITION BY sizes.workload, policy ORDER BY served_ratio), 0), 0) AS blocks_per_hit
+FROM sizes LEFT JOIN kv ON kv.workload = sizes.workload
 ORDER BY workload, policy, served_ratio

@@ -17,7 +17,9 @@ use crate::command::{
     name = "kvtoll",
     version,
     max_term_width = 100,
-    after_help = "Start with: kvtoll run TRACE --into STORE --output report.html --scenarios traces/quickstart.toml"
+    after_help = "Start with a trace of yours, and see what fp8 KV would change:\n  kvtoll run TRACE --into STORE \
+                  --model llama-3.1-8b --machine h100 --policy full --policy fp8\nThen open report.html, or ask: kvtoll list \
+                  queries; kvtoll query STORE token-bill; kvtoll sql STORE"
 )]
 pub struct Cli {
     /// How progress is shown on standard error: auto (bars on a terminal), plain (a line every ten seconds), json (the same
@@ -32,6 +34,8 @@ pub struct Cli {
 /// Every command.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Ingest, replay and report in one go: the place to start
+    Run(run::Args),
     /// Read traces into a store
     Ingest(ingest::Args),
     /// Say what a file is and holds, without writing anything
@@ -60,8 +64,6 @@ pub enum Command {
     Compare(compare::Args),
     /// Render a run as one HTML file
     Report(report::Args),
-    /// Ingest, replay and report in one go
-    Run(run::Args),
     /// List models, machines, fabrics, policies, formats, queries, prices, engines or surfaces
     List(list::Args),
     /// Show the tables and their columns

@@ -64,11 +64,12 @@ pub(crate) fn show(
         None => {
             let mut out = std::io::stdout().lock();
             let is_terminal = out.is_terminal();
-            output::write(batches, output::Options { format, max_rows, is_terminal }, &mut out)
+            let width = if is_terminal { usize::from(console::Term::stdout().size().1) } else { 0 };
+            output::write(batches, output::Options { format, max_rows, is_terminal, width }, &mut out)
         }
         Some(path) => {
             let mut bytes = Vec::new();
-            let options = output::Options { format, max_rows, is_terminal: false };
+            let options = output::Options { format, max_rows, is_terminal: false, width: 0 };
             output::write(batches, options, &mut bytes)?;
             write_file(path, &bytes)?;
             Ok(Outcome::Complete)
@@ -84,7 +85,7 @@ pub struct Shown {
     #[arg(long, value_name = "FORMAT", default_value = "auto")]
     pub format: String,
     /// Write to a file
-    #[arg(long, value_name = "PATH")]
+    #[arg(short, long, value_name = "PATH")]
     pub output: Option<PathBuf>,
     /// Rows of a table at most; 0 for all
     #[arg(long, value_name = "N")]

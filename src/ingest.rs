@@ -82,7 +82,6 @@ mod words;
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
-use std::io::IsTerminal;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -496,9 +495,6 @@ fn read_all(
 
 /// Reads one file in its own thread.
 fn read_one(job: &Job, options: &Options, sender: std::sync::mpsc::SyncSender<Parcel>) -> Result<Outcome> {
-    if job.path == "-" && std::io::stdin().is_terminal() {
-        return Err(Error::usage("expected data on standard input, found a terminal").hint("pipe a file into it"));
-    }
     let source = source::open(&job.path, &source::LIMITS)?;
     let verdicts = verdicts(&source.head());
     let format = choose(&source.head(), &verdicts, options)?;

@@ -25,6 +25,7 @@ use engine::error::{Error, Result, unknown};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::WriterProperties;
+use unicode_width::UnicodeWidthStr;
 
 pub use value::{Value, readable, value};
 
@@ -98,6 +99,8 @@ pub struct Options {
     pub max_rows: Option<usize>,
     /// Whether the destination is a terminal.
     pub is_terminal: bool,
+    /// Columns of the terminal: a wider table comes in parts below each other. 0 where there is no limit.
+    pub width: usize,
 }
 
 /// Writes a result. `batches` share one schema; at least one is expected, which may be empty.
@@ -172,17 +175,37 @@ fn is_number(kind: &DataType) -> bool {
     kind.is_numeric()
 }
 
+/// Blanks between two columns of a table.
+const GAP: u16 = 2;
+
 fn table(schema: &Schema, batches: &[RecordBatch], options: Options) -> Result<String> {
     let (rows, total) = rows(batches, limit(options))?;
+    let shown = |row: &Vec<Value>| -> Vec<String> {
+        row.iter().zip(schema.fields()).map(|(value, field)| one_line(&readable(field.name(), value))).collect()
+    };
+    let cells: Vec<Vec<String>> = rows.iter().map(shown).collect();
+    let widest = |at: usize, name: &str| cells.iter().map(|row| row[at].width()).fold(name.width(), usize::max);
+    let widths: Vec<usize> = schema.fields().iter().enumerate().map(|(at, field)| widest(at, field.name())).collect();
+    let room = if options.format == Format::Auto && options.width > 0 { options.width } else { usize::MAX };
+    let parts: Vec<String> = side_by_side(&widths, room).iter().map(|part| part_of(schema, &cells, part)).collect();
+    let mut text = parts.join("\n");
+    if rows.len() < total {
+        text.push_str(&footer(rows.len(), total));
+    }
+    Ok(text)
+}
+
+/// Some columns of a table.
+fn part_of(schema: &Schema, cells: &[Vec<String>], part: &[usize]) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header(schema.fields().iter().map(|field| field.name().as_str()));
-    for row in &rows {
-        table.add_row(row.iter().zip(schema.fields()).map(|(value, field)| one_line(&readable(field.name(), value))));
+    table.set_header(part.iter().map(|at| schema.field(*at).name().as_str()));
+    for row in cells {
+        table.add_row(part.iter().map(|at| row[*at].as_str()));
     }
-    for (column, field) in table.column_iter_mut().zip(schema.fields()) {
-        column.set_padding((0, 2));
-        if is_number(field.data_type()) {
+    for (column, at) in table.column_iter_mut().zip(part) {
+        column.set_padding((0, GAP));
+        if is_number(schema.field(*at).data_type()) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
@@ -191,10 +214,27 @@ fn table(schema: &Schema, batches: &[RecordBatch], options: Options) -> Result<S
         text.push_str(line.trim_end());
         text.push('\n');
     }
-    if rows.len() < total {
-        text.push_str(&footer(rows.len(), total));
+    text
+}
+
+/// Columns that stand side by side in so much room. Each part but the first begins with the first column again, which
+/// names the rows.
+fn side_by_side(widths: &[usize], room: usize) -> Vec<Vec<usize>> {
+    let gap = usize::from(GAP);
+    let first = widths.first().copied().unwrap_or(0);
+    let mut parts = vec![Vec::new()];
+    let mut used = 0;
+    for (at, width) in widths.iter().enumerate() {
+        if at > 1 && used + width > room {
+            parts.push(vec![0]);
+            used = first + gap;
+        }
+        used += width + gap;
+        if let Some(part) = parts.last_mut() {
+            part.push(at);
+        }
     }
-    Ok(text)
+    parts
 }
 
 fn markdown(schema: &Schema, batches: &[RecordBatch], options: Options) -> Result<String> {

@@ -9,7 +9,8 @@
 //! The results stand in `q["<query>"]` with `question`, `columns` and `rows`; nothing else reaches a template, so that
 //! every number on the page can be had again with `kvtoll query`. The page needs no network, and equal results give equal
 //! bytes: there is no clock in it. Without script it shows all that it has; its one script sorts, saves and filters, and the
-//! page's content security policy allows nothing else.
+//! page's content security policy allows nothing else. The JSON stands in the page too, packed, so that whoever has the
+//! page has the data.
 
 mod chart;
 mod figure;
@@ -19,8 +20,10 @@ mod table;
 mod verdict;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
 
 use engine::error::{Error, Result};
+use flate2::{Compression, GzBuilder};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
 use minijinja::{AutoEscape, Environment, UndefinedBehavior, context};
@@ -71,8 +74,9 @@ pub fn render(session: &Session, options: Options<'_>) -> Result<Report> {
     for name in names {
         results.insert(name, result(session, name)?);
     }
+    let json = data(session, options, &results)?;
     let html = page(session, options, &sections, &results)?;
-    Ok(Report { html, json: data(session, options, &results)? })
+    Ok(Report { html: with_data(&html, &json, &summary(session, &results)?)?, json })
 }
 
 /// The sections in the order of their file names.
@@ -161,7 +165,6 @@ fn page(
         version => env!("CARGO_PKG_VERSION"),
         script => script::SCRIPT,
         script_hash => script::hash(script::SCRIPT),
-        summary => summary(session, results)?,
     };
     environment.get_template("page.html").and_then(|template| template.render(context)).map_err(failed)
 }
@@ -207,7 +210,30 @@ fn data(session: &Session, options: Options<'_>, results: &BTreeMap<&str, Json>)
     Ok(text + "\n")
 }
 
-/// The figures of each scenario in few bytes, to stand in the page: no text of it can end the element that holds it.
+/// Where the data of the page goes; no name in the page can look like it, since `<` in names is escaped.
+const HOLE: &str = "<script type=\"text/plain\" id=\"report-data\"></script>";
+
+/// Bytes up to which a page holds the whole report. A larger one holds a summary, and its button says so.
+const MOST_BYTES: usize = 1_950_000;
+
+/// The page with its data in it, so that whoever has the page has the data.
+fn with_data(html: &str, json: &str, summary: &str) -> Result<String> {
+    let whole = packed(json)?;
+    let (holds, data) =
+        if html.len() + whole.len() <= MOST_BYTES { ("report", whole) } else { ("summary", packed(summary)?) };
+    let filled = format!("<script type=\"text/plain\" id=\"report-data\" data-holds=\"{holds}\">{data}</script>");
+    Ok(html.replacen(HOLE, &filled, 1))
+}
+
+/// Text in few bytes: gzip in base 64, without a time.
+fn packed(text: &str) -> Result<String> {
+    let failed = |error: std::io::Error| Error::run(error.to_string());
+    let mut packer = GzBuilder::new().mtime(0).write(Vec::new(), Compression::best());
+    packer.write_all(text.as_bytes()).map_err(failed)?;
+    Ok(script::base64(&packer.finish().map_err(failed)?))
+}
+
+/// The figures of each scenario, for a page that has no room for all.
 fn summary(session: &Session, results: &BTreeMap<&str, Json>) -> Result<String> {
     let rows =
         |name: &str| results.get(name).and_then(|result| result["rows"].as_array()).map_or(&[][..], Vec::as_slice);
@@ -240,8 +266,7 @@ fn summary(session: &Session, results: &BTreeMap<&str, Json>) -> Result<String> 
         "workload": figures(&Json::Null),
         "units": units,
     });
-    let text = serde_json::to_string(&summary).map_err(|error| Error::run(error.to_string()))?;
-    Ok(text.replace('<', "\\u003c"))
+    serde_json::to_string(&summary).map_err(|error| Error::run(error.to_string()))
 }
 
 /// A figure without the columns that its place in the report already says.

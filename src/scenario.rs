@@ -208,22 +208,32 @@ impl Spec {
         }
     }
 
+    /// The model and the machine, without which there is nothing to replay.
+    fn subject(&self) -> Result<(&str, &str)> {
+        let (wanted, flags) = match (&self.model, &self.machine) {
+            (Some(model), Some(machine)) => return Ok((model, machine)),
+            (None, Some(_)) => ("a model, found none", "`--model`, such as `--model llama-3.1-8b`,"),
+            (Some(_), None) => ("a machine, found none", "`--machine`, such as `--machine h100`,"),
+            (None, None) => {
+                ("a model and a machine, found neither", "both, such as `--model llama-3.1-8b --machine h100`,")
+            }
+        };
+        Err(Error::usage(format!("expected {wanted}")).hint(format!(
+            "give {flags} or a scenario file; `kvtoll list models` and `kvtoll list machines` show the presets"
+        )))
+    }
+
     /// The scenario with every name resolved; `workload` is an index into the run's sources. It has no measured
     /// operations yet ([`crate::surfaces::Library::measured`]).
     ///
     /// # Errors
     /// An unknown name, a number out of range, a preset file that cannot be read.
     pub fn resolve(&self, workload: usize) -> Result<Scenario> {
-        let needed = |what: &str, value: &Option<String>| {
-            value.clone().ok_or_else(|| {
-                Error::usage(format!("expected a {what}, found none"))
-                    .hint(format!("give `--{what}` or a scenario file; `kvtoll list {what}s` shows the presets"))
-            })
-        };
-        let model = load_model(&needed("model", &self.model)?)?;
+        let (model, machine) = self.subject()?;
+        let model = load_model(model)?;
         let (policy, placement) = placed(self.policy.as_deref().unwrap_or("full"))?;
         let policy = Stack::parse(&policy)?;
-        let machine = load_machine(&needed("machine", &self.machine)?)?;
+        let machine = load_machine(machine)?;
         let published = model.weights;
         let tensor = number("tensor_parallel", self.tensor_parallel.unwrap_or(1))?;
         let (prefill, instances) = self.pools(&machine, tensor)?;

@@ -145,7 +145,15 @@ $('[data-toggle]').forEach((one) => one.addEventListener('click', () => {
   write();
 }));
 const data = doc.getElementById('report-data');
-$('[data-json]').forEach((one) => one.addEventListener('click', () => save('report-summary.json', 'application/json', data.textContent)));
+// The data of the page is gzip in base 64.
+const unpacked = () => new Response(new Blob([Uint8Array.from(atob(data.textContent), (letter) => letter.charCodeAt(0))]).stream()
+  .pipeThrough(new DecompressionStream('gzip'))).text();
+const holds = data.dataset.holds;
+$('[data-json]').forEach((one) => {
+  if (!self.DecompressionStream) one.hidden = true;
+  if (holds !== 'report') one.textContent = 'Summary as JSON (all is in report.json)';
+  one.addEventListener('click', () => unpacked().then((text) => save(holds + '.json', 'application/json', text)));
+});
 $('a[href^="#"]').forEach((one) => one.addEventListener('click', (event) => {
   const target = doc.getElementById(one.getAttribute('href').slice(1));
   if (!target) return;

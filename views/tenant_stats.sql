@@ -11,11 +11,13 @@
 -- column output_tokens: Tokens generated.
 -- column machine_ns: Step time, shared by computed tokens, ns.
 -- column cost_usd: Its price, US dollars; null where the price is not disclosed.
+-- column revenue_usd: What the tokens are sold for, US dollars; null without a tariff or a kept promise.
 WITH served AS (
   SELECT
     c.scenario_id, r.tenant, count(*) AS requests, sum(CAST(c.prompt_tokens AS BIGINT)) AS prompt_tokens,
     sum(CAST(c.hit_tokens AS BIGINT)) AS hit_tokens, sum(CAST(c.computed_tokens AS BIGINT)) AS computed_tokens,
-    sum(CAST(c.output_tokens AS BIGINT)) AS output_tokens, sum(c.machine_ns) AS machine_ns, sum(c.cost_usd) AS cost_usd
+    sum(CAST(c.output_tokens AS BIGINT)) AS output_tokens, sum(c.machine_ns) AS machine_ns, sum(c.cost_usd) AS cost_usd,
+    sum(c.revenue_usd) AS revenue_usd
   FROM request_costs c LEFT JOIN requests r ON r.request_id = c.request_id
   WHERE c.status = 'finished'
   GROUP BY c.scenario_id, r.tenant
@@ -28,5 +30,5 @@ SELECT
   computed_tokens,
   CAST(computed_tokens AS DOUBLE) / nullif(CAST(sum(computed_tokens) OVER (PARTITION BY scenario_id) AS DOUBLE), 0)
     AS computed_share_ratio,
-  output_tokens, machine_ns, cost_usd
+  output_tokens, machine_ns, cost_usd, revenue_usd
 FROM served

@@ -90,11 +90,35 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub fn unknown<'a>(what: &str, found: &str, known: impl IntoIterator<Item = &'a str>) -> Error {
     let known: Vec<&str> = known.into_iter().collect();
     let nearest = known.iter().map(|name| (distance(found, name), *name)).min();
-    let hint = match nearest {
-        Some((edits, name)) if edits <= 1 + found.len() / 3 => format!("did you mean `{name}`?"),
-        _ => format!("known: {}", known.join(", ")),
+    let near = nearest.filter(|(edits, _)| *edits <= 1 + found.len() / 3).map(|(_, name)| name);
+    // The shortest of those with the same parts in the same order: `llama8b` is `llama-3.1-8b`.
+    let of_parts = known.iter().copied().filter(|name| has_parts(name, found)).min_by_key(|name| name.len());
+    let hint = match of_parts.or(near) {
+        Some(name) => format!("did you mean `{name}`?"),
+        None => format!("known: {}", known.join(", ")),
     };
     Error::usage(format!("unknown {what} `{found}`")).hint(hint)
+}
+
+/// Whether a name has all parts of what was typed, in order: its words and its numbers, whatever stands between them.
+fn has_parts(name: &str, typed: &str) -> bool {
+    let parts = |text: &str| -> Vec<String> {
+        let mut parts: Vec<String> = Vec::new();
+        let mut kind = 0;
+        for char in text.chars() {
+            let now = u8::from(char.is_alphabetic()) + 2 * u8::from(char.is_numeric());
+            match parts.last_mut() {
+                Some(last) if now == kind && now > 0 => last.extend(char.to_lowercase()),
+                _ if now > 0 => parts.push(char.to_lowercase().collect()),
+                _ => {}
+            }
+            kind = now;
+        }
+        parts
+    };
+    let typed = parts(typed);
+    let mut left = parts(name).into_iter();
+    !typed.is_empty() && typed.iter().all(|part| left.any(|known| known == *part))
 }
 
 /// The Levenshtein distance in bytes.
@@ -121,6 +145,17 @@ mod tests {
         let error = unknown("machine", "h20O", ["h100", "h200", "b200"]);
         assert_eq!(error.to_string(), "unknown machine `h20O`");
         assert_eq!(error.advice(), Some("did you mean `h200`?"));
+    }
+
+    #[test]
+    fn a_name_with_the_same_parts_is_meant() {
+        let models = ["llama-3.1-405b", "llama-3.1-70b", "llama-3.1-8b", "qwen3-235b-a22b-fp8", "qwen3-8b"];
+        let meant = |typed: &str| unknown("model", typed, models).advice().map(str::to_owned);
+        assert_eq!(meant("llama8b").as_deref(), Some("did you mean `llama-3.1-8b`?"));
+        assert_eq!(meant("Llama 70B").as_deref(), Some("did you mean `llama-3.1-70b`?"));
+        assert_eq!(meant("qwen-235b").as_deref(), Some("did you mean `qwen3-235b-a22b-fp8`?"));
+        assert!(meant("8b-llama").unwrap().starts_with("known: "));
+        assert!(meant("---").unwrap().starts_with("known: "));
     }
 
     #[test]

@@ -14,7 +14,7 @@ mod tests;
 pub(crate) use parse::{Number, Sources, sourced};
 pub use parse::{calibrate, parse};
 use quantity::Quantity;
-pub use times::{FACTORS, Resource};
+pub use times::{EACH_WAY, FACTORS, Resource};
 pub use vary::resolve;
 
 use crate::error::Result;

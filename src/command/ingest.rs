@@ -1,9 +1,10 @@
 //! `kvtoll ingest`: foreign traces into a store.
 
-use std::path::PathBuf;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use engine::error::Result;
+use engine::error::{Error, Result};
 
 use super::{Exit, talk};
 use crate::ingest::{OnBadRow, Options, Settings, Severity, Summary, TimeUnit, ingest};
@@ -101,14 +102,35 @@ impl Reading {
 }
 
 /// Reads the files and says what came of each.
-pub(crate) fn read(files: &[String], into: &std::path::Path, reading: &Reading) -> Result<Vec<Summary>> {
+pub(crate) fn read(files: &[String], into: &Path, reading: &Reading) -> Result<Vec<Summary>> {
+    // Nobody waits for a person who does not know that data is to be typed; and no store is left behind.
+    if files.iter().any(|file| file == "-") && std::io::stdin().is_terminal() {
+        return Err(Error::usage("expected data on standard input, found a terminal").hint("pipe a file into it"));
+    }
+    let is_new = !into.exists();
     let mut store = Store::open_or_create(into)?;
     let bar = talk::bar(None);
     let summaries = ingest(&mut store, files, &reading.options(), &|progress| {
         bar.set_message(format!("{}: {} rows", progress.path, progress.rows));
     });
     bar.finish_and_clear();
+    if is_new && summaries.is_err() {
+        take_back(into);
+    }
     summaries
+}
+
+/// Removes a store that was made for files which could not be read, if nothing but its manifest is in it.
+fn take_back(store: &Path) {
+    let is_manifest = |name: &str| name.strip_prefix("manifest-").and_then(|rest| rest.strip_suffix(".json")).is_some();
+    let Ok(entries) = std::fs::read_dir(store) else { return };
+    let entries: Vec<std::fs::DirEntry> = entries.flatten().collect();
+    if entries.iter().all(|entry| entry.file_name().to_str().is_some_and(is_manifest)) {
+        for entry in entries {
+            let _ = std::fs::remove_file(entry.path());
+        }
+        let _ = std::fs::remove_dir(store);
+    }
 }
 
 /// Runs `kvtoll ingest`.

@@ -17,7 +17,7 @@ pub struct Args {
     #[arg(long, value_name = "RUN")]
     pub run: Option<String>,
     /// The HTML file; the JSON goes beside it
-    #[arg(long, value_name = "PATH", default_value = "report.html")]
+    #[arg(short, long, value_name = "PATH", default_value = "report.html")]
     pub output: PathBuf,
 }
 

@@ -21,7 +21,7 @@ pub struct Args {
     #[arg(long, value_name = "STORE")]
     pub into: PathBuf,
     /// The HTML file; the JSON goes beside it
-    #[arg(long, value_name = "PATH", default_value = "report.html")]
+    #[arg(short, long, value_name = "PATH", default_value = "report.html")]
     pub output: PathBuf,
     /// How the files are read
     #[command(flatten)]

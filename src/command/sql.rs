@@ -2,6 +2,7 @@
 
 mod complete;
 mod editor;
+mod keys;
 mod prompt;
 
 use std::io::{IsTerminal, Read};

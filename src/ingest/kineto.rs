@@ -94,13 +94,14 @@ const OTHER: Kind = Kind {
 };
 const ODD: Kind = Kind { severity: Severity::Notice, code: "odd_value", advice: Some("the value is unknown") };
 /// What is told of values besides those of [`COLUMNS`].
-const NOTES: [&str; 6] = [
+const NOTES: [&str; 7] = [
     "the device of a kernel is not known: it has no argument `device`, and its `pid` is no number below 2^32",
     "the stream of a kernel is not known: it has no argument `stream`, and its `tid` is no number",
     "the device of a range on a device is not known: it has no argument `device`, and its `pid` is no number below 2^32",
     "a negative `pid` is no process: the process is unknown",
     "a negative `tid` beyond 32 bits is no thread: the thread is unknown",
     "a `pid` of more than 200 bytes was cut as a domain",
+    "the duration of a kernel is not known: it has no `dur`",
 ];
 const NO_DEVICE: usize = 0;
 const NO_STREAM: usize = 1;
@@ -108,6 +109,47 @@ const NO_RANGE_DEVICE: usize = 2;
 const NEGATIVE_PROCESS: usize = 3;
 const NEGATIVE_THREAD: usize = 4;
 const LONG_WORD: usize = 5;
+const NO_DURATION: usize = 6;
+
+/// Categories of ranges that profilers write besides kernels, copies and fills.
+const CATEGORIES: [&str; 30] = [
+    "",
+    "ac2g",
+    "async_cpu_to_gpu",
+    "async_gpu",
+    "collective_comm",
+    "cpu_instant_event",
+    "cpu_op",
+    "cuda_event",
+    "cuda_profiler_range",
+    "cuda_sync",
+    "external_correlation",
+    "forward_backward",
+    "fwdbwd",
+    "gpu_pm_counter",
+    "gpu_user_annotation",
+    "hip",
+    "hpu_op",
+    "mtia_ccp_events",
+    "mtia_insight",
+    "mtia_workloadd",
+    "Operator",
+    "overhead",
+    "privateuse1_driver",
+    "privateuse1_runtime",
+    "python_function",
+    "Runtime",
+    "Trace",
+    "user_annotation",
+    "xpu_op",
+    "xpu_user_annotation",
+];
+
+const CATEGORY: Kind = Kind {
+    severity: Severity::Notice,
+    code: "unknown_category",
+    advice: Some("events of it are ranges under that word; kernels have the category `kernel`"),
+};
 
 const LAUNCH: Kind = Kind {
     severity: Severity::Info,
@@ -205,6 +247,8 @@ struct Reader<'i> {
     notes: [Count; NOTES.len()],
     unknown: Vec<(Vec<u8>, Count)>,
     unknown_more: Count,
+    categories: Vec<(Vec<u8>, Count)>,
+    categories_more: Count,
 }
 
 /// Where the base came from.
@@ -273,6 +317,8 @@ impl<'i> Reader<'i> {
             notes: Default::default(),
             unknown: Vec::new(),
             unknown_more: Count::default(),
+            categories: Vec::new(),
+            categories_more: Count::default(),
         }
     }
 
@@ -320,7 +366,7 @@ impl<'i> Reader<'i> {
             self.rounded.add(elements);
         }
         for (key, _) in &event.unknown {
-            self.unknown_key(key, elements);
+            count_of((&mut self.unknown, &mut self.unknown_more), key).add(elements);
         }
         if event.more_unknown {
             self.unknown_more.add(elements);
@@ -334,7 +380,13 @@ impl<'i> Reader<'i> {
         sink.found(1);
         match category(event, instant) {
             (Some(category), _) => self.kernel(category, event, (start_ns, duration_ns), elements),
-            (None, word) => self.annotation(word, event, (start_ns, duration_ns), elements, sink)?,
+            (None, word) => {
+                let written = event.category.as_ref();
+                if !CATEGORIES.contains(&written) && !written.ends_with("_runtime") && !written.ends_with("_driver") {
+                    count_of((&mut self.categories, &mut self.categories_more), written.as_bytes()).add(elements);
+                }
+                self.annotation(word, event, (start_ns, duration_ns), elements, sink)?;
+            }
         }
         let long = self.waiting.back().is_some_and(|last| last.name.len() >= LONG);
         self.release(if long { u64::MAX } else { self.events }, sink)?;
@@ -358,18 +410,6 @@ impl<'i> Reader<'i> {
         })
     }
 
-    fn unknown_key(&mut self, key: &[u8], elements: &Elements<'_>) {
-        if let Some((_, count)) = self.unknown.iter_mut().find(|(known, _)| known == key) {
-            count.add(elements);
-        } else if self.unknown.len() < KEYS {
-            let mut count = Count::default();
-            count.add(elements);
-            self.unknown.push((key.get(..key.len().min(200)).unwrap_or_default().to_vec(), count));
-        } else {
-            self.unknown_more.add(elements);
-        }
-    }
-
     fn kernel(
         &mut self,
         category: &'static str,
@@ -384,6 +424,9 @@ impl<'i> Reader<'i> {
         }
         if stream.is_none() && !event.is_odd(STREAM) {
             self.notes[NO_STREAM].add(elements);
+        }
+        if duration_ns.is_none() {
+            self.notes[NO_DURATION].add(elements);
         }
         let mut name = self.names.pop().unwrap_or_default();
         name.clear();
@@ -541,6 +584,10 @@ impl<'i> Reader<'i> {
             count.log(sink, UNKNOWN_KEY, &format!("the key {} is not part of the format", quoted(key)));
         }
         self.unknown_more.log(sink, UNKNOWN_KEY, "further keys that are not part of the format");
+        for (word, count) in &self.categories {
+            count.log(sink, CATEGORY, &format!("the category {} is not known", quoted(word)));
+        }
+        self.categories_more.log(sink, CATEGORY, "further categories that are not known");
         if self.without_launch > 0 {
             let message = format!("a kernel has no launch within {WINDOW} events");
             sink.log_many(LAUNCH, &message, self.without_launch, None, None);
@@ -567,6 +614,19 @@ impl<'i> Reader<'i> {
         };
         let clock = Some(if epoch { "epoch" } else { "monotonic" });
         Settings { time_unit: Some(self.unit.name()), clock, origin, ..Settings::default() }
+    }
+}
+
+/// The count of a name; what is beyond [`KEYS`] names has one together.
+fn count_of<'c>((names, more): (&'c mut Vec<(Vec<u8>, Count)>, &'c mut Count), name: &[u8]) -> &'c mut Count {
+    match names.iter().position(|(known, _)| known == name) {
+        Some(at) => &mut names[at].1,
+        None if names.len() < KEYS => {
+            names.push((name.get(..name.len().min(200)).unwrap_or_default().to_vec(), Count::default()));
+            let last = names.len() - 1;
+            &mut names[last].1
+        }
+        None => more,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::fs::{self, File};
-use std::io::{self, BufReader, Cursor, Read};
+use std::io::{self, BufReader, Cursor, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -155,6 +155,9 @@ pub(super) fn open<'a>(path: &'a str, limits: &Limits) -> Result<Source<'a>> {
         return Ok(Source { path, kind: Kind::Directory(directory), head, tally });
     }
     let reader: Box<dyn Read + Send> = if path == "-" {
+        if io::stdin().is_terminal() {
+            return Err(Error::usage("expected data on standard input, found a terminal").hint("pipe a file into it"));
+        }
         Box::new(io::stdin())
     } else {
         Box::new(File::open(path).map_err(|error| unreadable(path, &error))?)

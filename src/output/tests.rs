@@ -30,7 +30,7 @@ fn sample() -> RecordBatch {
 
 fn show(batch: RecordBatch, format: Format, max_rows: Option<usize>, is_terminal: bool) -> String {
     let mut bytes = Vec::new();
-    let outcome = write(&[batch], Options { format, max_rows, is_terminal }, &mut bytes).unwrap();
+    let outcome = write(&[batch], Options { format, max_rows, is_terminal, width: 0 }, &mut bytes).unwrap();
     assert_eq!(outcome, Outcome::Complete);
     String::from_utf8(bytes).unwrap()
 }
@@ -52,6 +52,25 @@ tab here|  -9,007,199,254,740,993  0x0000000000000001          NaN  12,346  []
         .map(|n| found.lines().find_map(|l| l.find(n).map(|at| at + n.len())).unwrap())
         .collect();
     assert_eq!(numbers[0], numbers[1], "numbers end in one column:\n{found}");
+}
+
+#[test]
+fn a_table_that_is_wider_than_the_terminal_comes_in_parts() {
+    assert_eq!(side_by_side(&[4, 10, 10, 3], 30), [vec![0, 1, 2], vec![0, 3]]);
+    assert_eq!(side_by_side(&[4, 10, 10, 3], 100), [vec![0, 1, 2, 3]]);
+    assert_eq!(side_by_side(&[50, 40, 3], 30), [vec![0, 1], vec![0, 2]]);
+    assert_eq!(side_by_side(&[], 30), [Vec::<usize>::new()]);
+    let shown = |format: Format| {
+        let mut bytes = Vec::new();
+        write(&[sample()], Options { format, max_rows: None, is_terminal: true, width: 60 }, &mut bytes).unwrap();
+        String::from_utf8(bytes).unwrap()
+    };
+    let parts = shown(Format::Auto);
+    let heads: Vec<&str> = parts.lines().filter(|line| line.starts_with("name ")).collect();
+    assert!(heads.len() > 1 && heads.iter().all(|head| head.len() <= 60), "{parts}");
+    assert!(parts.contains("share_ratio") && parts.contains("hashes"), "{parts}");
+    // Asked for by name it is one table.
+    assert_eq!(shown(Format::Table).matches("name").count(), 1);
 }
 
 #[test]
@@ -110,7 +129,7 @@ fn only_a_terminal_cuts_and_it_says_so() {
 #[test]
 fn parquet_comes_back_as_it_was_and_never_to_a_terminal() {
     let mut bytes = Vec::new();
-    let options = Options { format: Format::Parquet, max_rows: None, is_terminal: false };
+    let options = Options { format: Format::Parquet, max_rows: None, is_terminal: false, width: 0 };
     write(&[sample()], options, &mut bytes).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("out.parquet");
@@ -140,7 +159,7 @@ impl Write for Failing {
 #[test]
 fn a_reader_that_goes_away_is_no_error_but_a_full_disk_is() {
     for (_, format) in Format::ALL {
-        let options = Options { format, max_rows: None, is_terminal: false };
+        let options = Options { format, max_rows: None, is_terminal: false, width: 0 };
         let closed = write(&[sample()], options, &mut Failing(io::ErrorKind::BrokenPipe));
         assert_eq!(closed, Ok(Outcome::Closed), "{format:?}");
         assert!(write(&[sample()], options, &mut Failing(io::ErrorKind::StorageFull)).is_err(), "{format:?}");
@@ -154,7 +173,7 @@ fn an_unknown_format_suggests_the_nearest() {
 
 #[test]
 fn an_arrow_file_reads_back_as_it_was_and_equal_results_give_equal_bytes() {
-    let options = Options { format: Format::Arrow, max_rows: None, is_terminal: false };
+    let options = Options { format: Format::Arrow, max_rows: None, is_terminal: false, width: 0 };
     let bytes = || {
         let mut bytes = Vec::new();
         write(&[sample(), sample()], options, &mut bytes).unwrap();

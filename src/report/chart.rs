@@ -12,6 +12,7 @@ mod lines;
 mod panels;
 mod place;
 mod scatter;
+mod swings;
 
 use plotters::backend::SVGBackend;
 use plotters::prelude::{DrawingBackend, RGBAColor};
@@ -24,6 +25,7 @@ pub(super) use heat::{Heat, heat};
 pub(super) use lines::{Lines, Series, lines};
 pub(super) use panels::{Panel, Panels, panels};
 pub(super) use scatter::{Point, Scatter, scatter};
+pub(super) use swings::{End, Swing, Swings, swings};
 
 /// The size of the text in canvas units; 13 px where the canvas is shown at half size.
 const TEXT: f64 = 26.0;

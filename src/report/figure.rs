@@ -1,15 +1,19 @@
-//! The functions by which a template draws: `lines`, `panels`, `scatter`, `bars` and `stacks` over the rows of a result.
+//! The functions by which a template draws: `lines`, `panels`, `scatter`, `bars`, `stacks`, `heat` and `swings` over the rows
+//! of a result.
 //!
 //! Each returns two drawings, one for a wide and one for a narrow screen, and a legend. A scenario has one style in all
 //! figures, by its number; a scenario that rests on an assumption is marked wherever it is named.
 
-use std::collections::BTreeSet;
+mod swings;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind};
 
+use self::swings::swings;
 use super::chart::{
     self, Axis, Bar, Bars, Heat, Lines, Paint, Panel, Panels, Part, Point, STYLES, Scatter, Series, Size, escape,
 };
@@ -68,12 +72,15 @@ pub(super) fn install(environment: &mut Environment<'_>, assumed: Assumed) {
     figure!("bars", bars);
     figure!("stacks", stacks);
     figure!("heat", heat);
+    figure!("swings", swings);
     environment
         .add_filter("figure", |value: Value, unit: String| number_of(&value).map(|number| show::figure(number, &unit)));
     environment.add_filter("change", |value: Value| number_of(&value).map(show::change));
     environment.add_filter("cell", |value: Value, column: String| cell(&value, &column));
     environment.add_filter("cell_of", |row: Value, column: String| cell_of(&row, &column));
     table::install(environment);
+    environment.add_filter("in_words", |rows: Value, column: String| in_words(&rows, &column));
+    environment.add_filter("ticks", |text: Value| Value::from_safe_string(ticks(&text.to_string())));
     environment.add_filter("thin", |rows: Value, key: String, count: usize| thin(&rows, &key, count));
 }
 
@@ -121,6 +128,33 @@ fn thin(rows: &Value, key: &str, count: usize) -> Result<Vec<Value>> {
         kept.extend(rows.into_iter().enumerate().filter(|(at, _)| at % stride == 0 || *at == last).map(|(_, row)| row));
     }
     Ok(kept)
+}
+
+/// The rows with spaces for the underscores in the names of a column.
+fn in_words(rows: &Value, column: &str) -> Result<Vec<Value>> {
+    let mut said = Vec::new();
+    for row in rows.try_iter()? {
+        let mut fields = BTreeMap::new();
+        for key in row.try_iter()? {
+            let value = row.get_item(&key)?;
+            let is_named = key.as_str() == Some(column) && value.as_str().is_some();
+            let value = if is_named { Value::from(value.to_string().replace('_', " ")) } else { value };
+            fields.insert(key.to_string(), value);
+        }
+        said.push(Value::from(fields));
+    }
+    Ok(said)
+}
+
+/// A text in which what stands between backticks is code.
+fn ticks(text: &str) -> String {
+    let parts: Vec<&str> = text.split('`').collect();
+    let is_paired = parts.len() % 2 == 1;
+    let shown = parts.iter().enumerate().map(|(at, part)| match at % 2 {
+        1 if is_paired => format!("<code>{}</code>", escape(part)),
+        _ => escape(part),
+    });
+    shown.collect::<Vec<_>>().join(if is_paired { "" } else { "`" })
 }
 
 /// A finite number. Whole numbers beyond 2^53 come as text, by the rules of [`crate::output`]; other text is none.
@@ -218,13 +252,14 @@ fn rest(drawn: usize, all: usize) -> String {
     }
 }
 
-/// The axis of a column, from the options `<axis>_title`, `<axis>_log` and `<axis>_unit`.
+/// The axis of a column, from the options `<axis>_title`, `<axis>_log`, `<axis>_unit` and `<axis>_zero`.
 fn axis(options: &Kwargs, name: &str, column: &str) -> Result<Axis> {
     let unit: Option<String> = options.get(&format!("{name}_unit"))?;
     Ok(Axis {
         title: options.get(&format!("{name}_title"))?,
         unit: unit.unwrap_or_else(|| show::unit(column).to_owned()),
         log: options.get::<Option<bool>>(&format!("{name}_log"))?.unwrap_or(false),
+        from_zero: options.get::<Option<bool>>(&format!("{name}_zero"))?.unwrap_or(true),
     })
 }
 
@@ -286,6 +321,7 @@ fn lines(rows: &Value, options: &Kwargs, assumed: &Assumed) -> Result<String> {
         x: axis(options, "x", &options.get::<String>("x")?)?,
         y: axis(options, "y", &options.get::<String>("y")?)?,
         series: series.collect(),
+        mark: options.get::<Option<f64>>("mark")?.zip(options.get::<Option<String>>("mark_name")?),
     };
     Ok(both(half, |size| chart::lines(&chart, size)) + &legend(&owners, !half && alike.is_empty()) + &alike)
 }
@@ -389,7 +425,7 @@ fn pair(value: &Value) -> Result<(String, String)> {
 
 /// The parts that have a colour of their own: what they are called, the hue, and whether it is pale. Memory is blue and
 /// vermillion, movement purple, arithmetic green.
-const PARTS: [(&str, &str, Option<usize>, bool); 12] = [
+const PARTS: [(&str, &str, Option<usize>, bool); 18] = [
     ("kv_read", "KV read", Some(0), false),
     ("weight_read", "weight read", Some(0), true),
     ("tier_fetch", "tier fetch", Some(1), false),
@@ -402,12 +438,18 @@ const PARTS: [(&str, &str, Option<usize>, bool); 12] = [
     ("waiting_ratio", "waiting for data", Some(0), false),
     ("policy_ratio", "policy work", Some(2), true),
     ("overhead_ratio", "overhead", None, true),
+    ("prefill", "prefill", Some(2), false),
+    ("batch_change", "batch change", Some(0), true),
+    ("context_growth", "context growth", Some(0), false),
+    ("preemption", "preemption", Some(1), false),
+    ("tier_stall", "tier stall", Some(1), true),
+    ("handover", "handover", Some(3), false),
 ];
 
 fn part(name: &str, value: f64) -> Part {
     let known = PARTS.iter().find(|part| part.0 == name);
-    let (name, hue, pale) = known.map_or((name, None, false), |part| (part.1, part.2, part.3));
-    Part { name: name.to_owned(), paint: hue.map_or(Paint::Muted, Paint::Style), pale, value }
+    let (name, hue, pale) = known.map_or((name, None, true), |part| (part.1, part.2, part.3));
+    Part { name: name.replace('_', " "), paint: hue.map_or(Paint::Muted, Paint::Style), pale, value }
 }
 
 /// Bars of parts: either one row a part (`part` and `value` name columns), or one row a bar (`parts` names columns).

@@ -5,7 +5,7 @@ use engine::unit::{show_bandwidth, show_bytes, show_count, show_time, significan
 use crate::output::{Value, readable};
 
 /// The words at the end of a column's name that carry its unit.
-const UNITS: [(&str, &str); 25] = [
+const UNITS: [(&str, &str); 26] = [
     ("change_ratio", "change"),
     ("ratio", "ratio"),
     ("bytes_per_s", "bytes/s"),
@@ -27,6 +27,7 @@ const UNITS: [(&str, &str); 25] = [
     ("change_j", "signed_j"),
     ("j", "J"),
     ("usd", "USD"),
+    ("tokens_per_usd", "count"),
     ("tokens_per_s", "tokens/s"),
     ("tokens_per_s_per_accelerator", "tokens/s"),
     ("tokens", "count"),
@@ -59,6 +60,7 @@ pub(super) fn figure(value: f64, unit: &str) -> String {
         "change" => change(value),
         _ if unit.starts_with("USD") => money(value),
         "flops/s" => format!("{}FLOPS", show_count(value)),
+        "J" if value.abs() >= 1e4 => format!("{}J", show_count(value)),
         "J" => format!("{} J", grouped(value)),
         "tokens/s" => format!("{} tok/s", grouped(value)),
         "requests/s" => format!("{}/s", grouped(value)),

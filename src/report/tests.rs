@@ -133,6 +133,32 @@ fn the_json_holds_the_figures_of_each_scenario_with_their_definitions() {
     assert_eq!(json["scenarios"][4]["status"], "failed");
 }
 
+/// The bytes of a text in base 64.
+fn decoded(text: &str) -> Vec<u8> {
+    const LETTERS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let values: Vec<u32> = text.chars().filter_map(|letter| LETTERS.find(letter)).map(|at| at as u32).collect();
+    let bytes = values.chunks(4).flat_map(|four| {
+        let group = four.iter().fold(0, |group, value| group << 6 | value) << (6 * (4 - four.len()));
+        let all = [(group >> 16) as u8, (group >> 8) as u8, group as u8];
+        all.into_iter().take(four.len() - 1).collect::<Vec<u8>>()
+    });
+    bytes.collect()
+}
+
+#[test]
+fn the_page_holds_its_data() {
+    let report = report("fp8 KV");
+    let unpacked = |html: &str, holds: &str| {
+        let start = html.split_once(&format!("id=\"report-data\" data-holds=\"{holds}\">")).unwrap().1;
+        let bytes = decoded(start.split('<').next().unwrap());
+        std::io::read_to_string(flate2::read::GzDecoder::new(&bytes[..])).unwrap()
+    };
+    assert_eq!(unpacked(&report.html, "report"), report.json);
+    // Where there is no room, the page says that it holds less.
+    let long = format!("{HOLE}{}", "x".repeat(MOST_BYTES));
+    assert_eq!(unpacked(&with_data(&long, &report.json, "{}").unwrap(), "summary"), "{}");
+}
+
 /// What stands in `name="..."` of an element's text.
 fn attributes<'a>(html: &'a str, name: &str) -> Vec<&'a str> {
     let start = format!(" {name}=\"");

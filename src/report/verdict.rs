@@ -24,6 +24,7 @@ struct Row {
     model: String,
     offered_load_ratio: Option<f64>,
     p99_itl_ms: Option<f64>,
+    output_tokens_per_s: Option<f64>,
     usd_per_mtok_output: Option<f64>,
     usd_per_mtok_output_saturated: Option<f64>,
     kv_peak_held_bytes: Option<f64>,
@@ -242,7 +243,10 @@ fn limits(rows: &[Row], done: &[&Row], baseline: Option<&Row>) -> Vec<Sentence> 
         return Vec::new();
     }
     let pick = |keep: &dyn Fn(&Row) -> bool| done.iter().copied().filter(|row| keep(row)).collect::<Vec<&Row>>();
-    say("No price", pick(&|row| row.usd_per_mtok_output.is_none()), "Not ranked by price, because none is disclosed: ");
+    let is_mute = |row: &Row| row.output_tokens_per_s.is_some_and(|speed| speed <= 0.0);
+    let unpriced = pick(&|row| row.usd_per_mtok_output.is_none() && !is_mute(row));
+    say("No price", unpriced, "Not ranked by price, because none is disclosed: ");
+    say("No output", pick(&is_mute), "Not ranked by price or steadiness, because no token was generated: ");
     let assumed = pick(&is_assumed);
     let all_assumed = assumed.len() == done.len();
     say("Certainty", if all_assumed { Vec::new() } else { assumed }, "Figures rest on an assumption in ");

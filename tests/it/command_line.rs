@@ -30,8 +30,15 @@ fn unknown_names_are_met_with_the_nearest() {
 #[test]
 fn what_is_missing_is_asked_for() {
     let store = quickstart().store.to_string_lossy().into_owned();
-    refused(&["replay", &store], 2, &["expected a model, found none", "kvtoll list models"]);
+    refused(
+        &["replay", &store],
+        2,
+        &["expected a model and a machine, found neither", "--machine h100", "kvtoll list models"],
+    );
     refused(&["query", "no-such-store", "summary"], 2, &["no-such-store", "kvtoll ingest"]);
+    // A typo leaves no store behind.
+    refused(&["ingest", "no-such-file.csv", "--into", "no-such-store"], 3, &["no-such-file.csv"]);
+    assert!(!crate::support::root().join("no-such-store").exists());
     let folder = tempfile::tempdir().unwrap();
     let store = folder.path().join("store").to_string_lossy().into_owned();
     succeed(&["ingest", "traces/azure/code_head300.csv", "--into", &store]);

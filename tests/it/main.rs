@@ -21,6 +21,7 @@ mod laws;
 mod limits;
 mod money;
 mod policies;
+mod prompt;
 mod quickstart;
 mod readme;
 mod reconcile;

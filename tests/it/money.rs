@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::support::{ask, number, quickstart, succeed};
+use crate::support::{ask, metric, number, quickstart, succeed};
 
 /// The largest of a column of differences, each over its own size.
 fn largest(store: &std::path::Path, sql: &str) -> f64 {
@@ -72,10 +72,40 @@ fn combinations_of_what_is_there_agree_with_it() {
     );
     assert!((alone / own - 1.0).abs() < 1e-6, "{alone} {own}");
     // More bandwidth never slows a step, and delivers less than it promises.
-    let wrong =
-        "SELECT count(*) FROM spec WHERE resource = 'memory_bandwidth' AND (delivered < 0.999 OR delivered > factor)";
+    let wrong = "SELECT count(*) FROM spec WHERE resource = 'memory_bandwidth' AND factor >= 1 AND (delivered < 0.999 OR \
+                 delivered > factor)";
     assert!(number(store, wrong).abs() < 0.5);
-    assert!((number(store, "SELECT count(*) FROM spec WHERE error IS NULL") - 20.0).abs() < 0.5);
+    // Half of a resource never takes more than half, and a slower host is a slower step.
+    let wrong = "SELECT count(*) FROM spec WHERE factor < 1 AND resource <> 'memory_capacity' AND (delivered > 1.001 OR \
+                 delivered < factor)";
+    assert!(number(store, wrong).abs() < 0.5);
+    let host = number(store, "SELECT delivered FROM spec WHERE resource = 'host' AND factor = 0.5");
+    assert!(host > 0.5 && host < 1.0, "{host}");
+    assert!((number(store, "SELECT count(*) FROM spec WHERE error IS NULL") - 27.0).abs() < 0.5);
+}
+
+/// Each setting's price and its change lead back to what a million tokens cost at full load, which is computed elsewhere.
+#[test]
+fn what_the_result_hangs_on_starts_from_the_result() {
+    let store = quickstart().store;
+    let rows = succeed(&["query", &store.to_string_lossy(), "sensitivity", "--format", "ndjson"]);
+    let rows: Vec<serde_json::Value> = rows.lines().map(|row| serde_json::from_str(row).unwrap()).collect();
+    let known = metric(&store, Some("baseline"), "usd_per_mtok_output_saturated");
+    let mut inputs = Vec::new();
+    for row in &rows {
+        let number = |name: &str| row[name].as_f64().unwrap_or_else(|| panic!("{name} of {row}"));
+        assert_eq!((row["scenario"].as_str(), row["basis"].as_str()), (Some("baseline"), Some("full load")));
+        let base = number("usd_per_mtok") * (1.0 + number("change_ratio"));
+        assert!((base / known - 1.0).abs() < 1e-9, "{base} {known}: {row}");
+        assert!((number("tokens_per_usd") * number("usd_per_mtok") / 1e6 - 1.0).abs() < 1e-9);
+        // More of anything but the price is no loss, and less of it no gain.
+        let is_price = row["input"] == "price";
+        assert!((number("change_ratio") > -1e-9) == ((number("factor") > 1.0) != is_price), "{row}");
+        inputs.push((row["place"].as_u64().unwrap(), row["input"].as_str().unwrap().to_owned()));
+    }
+    inputs.dedup();
+    let places: Vec<u64> = inputs.iter().map(|input| input.0).collect();
+    assert_eq!(places, [1, 2, 3, 4, 5, 6], "{inputs:?}");
 }
 
 #[test]

@@ -61,6 +61,10 @@ fn a_stack_is_explained_on_a_model() {
         said.contains("1280 bytes stored") && said.contains("published:") && said.contains("43.53 against 43.54"),
         "{said}"
     );
+    // No step fetches more than was dropped: three quarters of 4,096 tokens.
+    let recall = "snapkv(budget=25%)+recall(tokens=100000)";
+    let said = succeed(&["explain", recall, "--model", "llama-3.1-8b", "--prompt", "4096"]);
+    assert!(said.contains("a decode step fetches up to 3072 of them"), "{said}");
     let said = succeed(&["explain", "minicache", "--model", "smollm2-135m"]);
     // From layer 15 of 30 on there are seven pairs; the last layer has no partner.
     assert!(said.contains("14 layers of 3 KV heads, bf16 (merged)"), "{said}");

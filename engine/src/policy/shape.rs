@@ -79,7 +79,7 @@ fn recovered(stack: &Stack, group: Group) -> Result<Group> {
     spend_on_dropped(&mut group, of_pair);
     if let Some(form) = recovery.copies {
         let TokenCost { bytes, read_flops, write_flops } = form.cost(&group.kv);
-        if group.kv.attention == Attention::Mla && !matches!(form.key, Coding::Fp8(_)) {
+        if group.kv.attention.is_latent() && !matches!(form.key, Coding::Fp8(_)) {
             return Err(
                 Error::run("`copies` in this format have no published layout for a latent").hint("take `as=fp8`")
             );

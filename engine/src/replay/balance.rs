@@ -8,7 +8,7 @@ use super::stacking::{self, Part, baseline_of, differences, key, with_more, with
 use super::toll::{BOOTHS, Toll, toll};
 use super::{Run, Scenario, Source};
 use crate::error::Result;
-use crate::machine::{FACTORS, Resource};
+use crate::machine::Resource;
 use crate::policy::Floor;
 use crate::schema::balance::{LEDGER, SPEC, STACKING, STACKING_SHARES};
 use crate::schema::{Cell, Table, batch_of_rows};
@@ -338,31 +338,30 @@ fn shapley(values: &[Option<f64>], parts: usize) -> Option<Vec<f64>> {
 
 fn spec_rows(at: u32, baseline: &Scenario, tolls: &Tolls<'_>) -> Vec<Vec<Cell>> {
     let base = tolls.of(baseline).ok().and_then(Toll::ns_per_output_token);
-    let mut rows = Vec::new();
-    for (position, resource) in Resource::ALL.into_iter().enumerate() {
-        for factor in FACTORS {
-            let toll = tolls.of(&with_more(baseline, resource, factor));
-            let ok = toll.as_ref().ok();
-            let time = ok.and_then(|toll| toll.ns_per_output_token());
-            let [p50, p99, ttft] = ok.map_or([None; 3], |toll| toll.latencies_ns);
-            let bound = ok.and_then(|toll| toll.bound_by());
-            rows.push(vec![
-                at.into(),
-                resource.name().into(),
-                (position as u16).into(),
-                factor.into(),
-                time.into(),
-                base.zip(time).map(|(base, time)| base / time).into(),
-                p50.into(),
-                p99.into(),
-                ttft.into(),
-                bound.map(|bound| bound.0).into(),
-                bound.map(|bound| bound.1).into(),
-                toll.err().into(),
-            ]);
-        }
-    }
-    rows
+    let row = |(resource, factor): (Resource, f64)| {
+        let position = Resource::ALL.iter().position(|known| *known == resource).unwrap_or(Resource::ALL.len());
+        let toll = tolls.of(&with_more(baseline, resource, factor));
+        let ok = toll.as_ref().ok();
+        let time = ok.and_then(|toll| toll.ns_per_output_token());
+        let [p50, p99, ttft] = ok.map_or([None; 3], |toll| toll.latencies_ns);
+        let bound = ok.and_then(|toll| toll.bound_by());
+        vec![
+            at.into(),
+            resource.name().into(),
+            (position as u16).into(),
+            factor.into(),
+            time.into(),
+            base.zip(time).map(|(base, time)| base / time).into(),
+            ok.and_then(|toll| toll.asked_ns_per_output_token()).into(),
+            p50.into(),
+            p99.into(),
+            ttft.into(),
+            bound.map(|bound| bound.0).into(),
+            bound.map(|bound| bound.1).into(),
+            toll.err().into(),
+        ]
+    };
+    Resource::replayed().map(row).collect()
 }
 
 #[cfg(test)]
@@ -396,6 +395,7 @@ mod tests {
         Toll {
             booths_ns,
             booths_bytes: [None; 8],
+            asked_ns: None,
             output_tokens: 10,
             usd: Some(9.0),
             joules: None,

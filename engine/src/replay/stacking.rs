@@ -7,7 +7,7 @@
 
 use super::Scenario;
 use crate::error::Result;
-use crate::machine::{FACTORS, Resource, parameters};
+use crate::machine::{Resource, parameters};
 use crate::policy::{Floor, Stack};
 
 /// Where a difference lies; in the order in which parts are added.
@@ -138,10 +138,10 @@ fn mixed_policy(parts: &[Part], has: &dyn Fn(Part) -> bool, baseline: &Scenario,
     })
 }
 
-/// The scenario on a machine with more of one resource.
+/// The scenario on a machine with so many times one resource.
 pub(super) fn with_more(scenario: &Scenario, resource: Resource, factor: f64) -> Scenario {
     let mut varied = scenario.clone();
-    if factor > 1.0 {
+    if (factor - 1.0).abs() > f64::EPSILON {
         varied.machine = resource.times(&scenario.machine, factor);
         let [before, now] = [&scenario.machine, &varied.machine].map(parameters);
         varied.measured = scenario.measured.on(&before, &now);
@@ -188,10 +188,8 @@ pub fn variations(scenarios: &[Scenario]) -> Vec<Scenario> {
             }
         }
     }
-    for resource in Resource::ALL {
-        for factor in FACTORS {
-            add(with_more(baseline, resource, factor));
-        }
+    for (resource, factor) in Resource::replayed() {
+        add(with_more(baseline, resource, factor));
     }
     found
 }

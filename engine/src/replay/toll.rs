@@ -29,6 +29,8 @@ pub struct Toll {
     pub booths_ns: [i64; 9],
     /// Bytes of each of [`BOOTHS`] that moves some.
     pub booths_bytes: [Option<i64>; 8],
+    /// Time that the requests ask for in full batches, all instances together; `None` where nothing comes by itself.
+    pub asked_ns: Option<f64>,
     /// Output tokens of finished requests.
     pub output_tokens: u64,
     /// US dollars of all accelerators over the duration; `None` where the price is unknown.
@@ -78,6 +80,7 @@ pub(super) fn toll(scenario: &Scenario, found: &Found, workload: &Workload) -> T
     Toll {
         booths_ns,
         booths_bytes,
+        asked_ns: found.offered_load.map(|load| load * found.span_ns as f64 * instances as f64),
         output_tokens: finished().map(|(at, _)| u64::from(workload.output[at])).sum(),
         usd: known(&found.price.usd_per_accelerator_hour).map(|usd| cost_usd(usd, accelerators, duration)),
         joules: known(&found.price.w_per_accelerator).map(|watts| energy_j(watts, accelerators, duration)),
@@ -104,6 +107,11 @@ impl Toll {
     /// Time of all steps over the output tokens; `None` without tokens.
     pub fn ns_per_output_token(&self) -> Option<f64> {
         (self.output_tokens > 0).then(|| self.steps_ns() as f64 / self.output_tokens as f64)
+    }
+
+    /// Time that the requests ask for over the output tokens.
+    pub fn asked_ns_per_output_token(&self) -> Option<f64> {
+        self.asked_ns.filter(|_| self.output_tokens > 0).map(|asked| asked / self.output_tokens as f64)
     }
 
     /// Cost of a million output tokens; `None` where the price is unknown or there are none.

@@ -155,18 +155,25 @@ pub static STACKING_SHARES: Table = Table {
     ],
 };
 
-/// What a better specification delivers.
+/// What more and less of a resource does.
 pub static SPEC: Table = Table {
     name: "spec",
-    doc: "the scenario on a machine with more of one resource: what of it arrives",
+    doc: "the scenario on a machine with more or less of one resource: what of it arrives, and what hangs on it",
     scope: Scope::Run,
     columns: &[
         known("scenario_id", U32, "", "The scenario that is varied."),
-        known("resource", Text, "", "memory_bandwidth, link, compute or memory_capacity."),
+        known("resource", Text, "", "memory_bandwidth, link, compute, memory_capacity or host."),
         known("resource_position", U16, "", "Order of the resource, from 0."),
-        known("factor", F64, "", "Times as much of it."),
+        known("factor", F64, "", "Times as much of it; of the host, times as fast."),
         maybe("ns_per_output_token", F64, "ns", "Time of all steps over the output tokens; null where it failed."),
         maybe("delivered", F64, "", "How many times faster that is than with factor 1."),
+        maybe(
+            "asked_ns_per_output_token",
+            F64,
+            "ns",
+            "Time that the requests ask for in full batches, all instances together, over the output tokens: see \
+             `offered_load_ratio`; null where requests do not come by themselves, or to two pools.",
+        ),
         maybe("p50_itl_ns", I64, "ns", "Median time between two tokens."),
         maybe("p99_itl_ns", I64, "ns", "99th percentile of the time between two tokens."),
         maybe("p99_ttft_ns", I64, "ns", "99th percentile of the time to the first token."),

@@ -6,7 +6,7 @@ use std::path::Path;
 use arrow::array::RecordBatch;
 use engine::error::{Error, Result};
 use engine::model::Model;
-use engine::policy::{Budget, ErrorBudget, Group, Kind, Shape, Stack, shape, smallest_retained};
+use engine::policy::{Budget, ErrorBudget, Group, Keep, Kind, Shape, Stack, shape, smallest_retained};
 use engine::unit::significant;
 
 use crate::accuracy;
@@ -149,7 +149,7 @@ fn of_group(group: &Group, prompt: u32) -> String {
     if let Some(most) = group.read_tokens {
         let _ = writeln!(text, "    a decode step reads at most {most} tokens");
     }
-    text.push_str(&of_dropped(group));
+    text.push_str(&of_dropped(group, prompt));
     let read = group.read_tokens.map_or(tokens, |most| most.min(tokens));
     let beside = beside(group, prompt, tokens);
     let (stored, read) = (group.bytes_of(tokens) + beside, reads(group, tokens, read) + beside);
@@ -163,21 +163,23 @@ fn of_group(group: &Group, prompt: u32) -> String {
     text
 }
 
-/// What is held of tokens that are not kept.
-fn of_dropped(group: &Group) -> String {
+/// What is held of tokens that are not kept, after a prompt of so many.
+fn of_dropped(group: &Group, prompt: u32) -> String {
     let mut text = String::new();
     if let Some(beside) = group.beside {
         let what = if beside.is_attended { "as a copy" } else { "as its share of a page's digest" };
         let _ = writeln!(text, "    per token that is not kept: {} bytes {what}, stored and read", beside.token_bytes);
     }
     if let Some(lower) = group.lower {
-        let fetched = u64::from(lower.fetched_tokens) * lower.token_bytes;
+        // No more than the selection drops, whatever it might fetch.
+        let chosen = Keep { extra: 0, ..group.keep }.tokens(prompt, prompt);
+        let tokens = lower.fetched_tokens.min(prompt.saturating_sub(chosen));
+        let fetched = u64::from(tokens) * lower.token_bytes;
         let _ = writeln!(
             text,
-            "    a lower tier holds such a token in {} bytes; a decode step fetches up to {} of them, {fetched} bytes per layer, \
-             {} us on a link of 64 GB/s (PCIe 5.0 x16, one way)",
+            "    a lower tier holds such a token in {} bytes; a decode step fetches up to {tokens} of them, {fetched} bytes per \
+             layer, {} us on a link of 64 GB/s (PCIe 5.0 x16, one way)",
             lower.token_bytes,
-            lower.fetched_tokens,
             significant(fetched as f64 / 64e3)
         );
     }

@@ -4,6 +4,7 @@
 //! `libc` or `rustix`, which all of DataFusion would then be built with.
 
 use console::Key;
+use unicode_width::UnicodeWidthChar;
 
 /// What a key led to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,9 +40,21 @@ impl<'a> Editor<'a> {
         Self { text: Vec::new(), cursor: 0, history, at: history.len(), own: Vec::new() }
     }
 
-    /// The text and, in characters, where the cursor stands.
-    pub(super) fn line(&self) -> (&[char], usize) {
-        (&self.text, self.cursor)
+    /// The part of the line around the cursor that fits into so many columns, and the column in it where the cursor stands.
+    pub(super) fn window(&self, columns: usize) -> (String, usize) {
+        let mut start = self.cursor;
+        let mut at = 0;
+        while let Some(wider) =
+            start.checked_sub(1).map(|before| at + width(self.text[before])).filter(|w| *w <= columns)
+        {
+            (start, at) = (start - 1, wider);
+        }
+        let mut used = 0;
+        let fits = self.text[start..].iter().take_while(|char| {
+            used += width(**char);
+            used <= columns
+        });
+        (fits.map(|char| shown(*char)).collect(), at)
     }
 
     /// Presses a key; `complete` says what could follow the text before the cursor.
@@ -67,6 +80,8 @@ impl<'a> Editor<'a> {
             Key::Char('\u{b}') => self.text.truncate(self.cursor),
             Key::Char('\u{15}') => self.remove_before(0),
             Key::Char('\u{17}') => self.remove_before(self.word_start()),
+            Key::UnknownEscSeq(chars) if chars == &['b'] => self.cursor = self.word_start(),
+            Key::UnknownEscSeq(chars) if chars == &['f'] => self.cursor = self.word_end(),
             Key::Char(char) if !char.is_control() => {
                 self.text.insert(self.cursor, *char);
                 self.cursor += 1;
@@ -86,6 +101,14 @@ impl<'a> Editor<'a> {
         let before = &self.text[..self.cursor];
         let end = before.iter().rposition(|char| !char.is_whitespace()).map_or(0, |at| at + 1);
         before[..end].iter().rposition(|char| char.is_whitespace()).map_or(0, |at| at + 1)
+    }
+
+    /// Where the word behind the cursor ends.
+    fn word_end(&self) -> usize {
+        let behind = &self.text[self.cursor..];
+        let start = behind.iter().position(|char| !char.is_whitespace()).unwrap_or(behind.len());
+        let length = behind[start..].iter().position(|char| char.is_whitespace()).unwrap_or(behind.len() - start);
+        self.cursor + start + length
     }
 
     fn recall(&mut self, place: Option<usize>) {
@@ -122,6 +145,16 @@ impl<'a> Editor<'a> {
     }
 }
 
+/// A character as it may be drawn: a history that somebody edited steers no terminal.
+pub(super) fn shown(char: char) -> char {
+    if char.is_control() { char::REPLACEMENT_CHARACTER } else { char }
+}
+
+/// Columns that a character takes: two if it is wide, none if it only marks the one before it.
+fn width(char: char) -> usize {
+    shown(char).width().unwrap_or(0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -137,7 +170,7 @@ mod tests {
     }
 
     fn text(editor: &Editor<'_>) -> (String, usize) {
-        let (text, cursor) = editor.line();
+        let (text, cursor) = (&editor.text, editor.cursor);
         (text.iter().collect(), cursor)
     }
 
@@ -166,6 +199,34 @@ mod tests {
             assert_eq!(editor.press(&harmless, &none), Step::Typing);
         }
         assert_eq!(text(&editor), (String::new(), 0));
+    }
+
+    #[test]
+    fn words_are_passed_over() {
+        let mut editor = Editor::new(&[]);
+        type_in(&mut editor, "select  count");
+        let word = |letter: char| Key::UnknownEscSeq(vec![letter]);
+        let mut seen = Vec::new();
+        for letter in ['b', 'b', 'b', 'f', 'f', 'f'] {
+            editor.press(&word(letter), &none);
+            seen.push(text(&editor).1);
+        }
+        assert_eq!(seen, [8, 0, 0, 6, 13, 13]);
+    }
+
+    #[test]
+    fn a_window_has_the_cursor_in_it_and_counts_columns() {
+        let mut editor = Editor::new(&[]);
+        type_in(&mut editor, "a漢字b");
+        assert_eq!(editor.window(10), ("a漢字b".to_owned(), 6));
+        assert_eq!(editor.window(5), ("漢字b".to_owned(), 5));
+        assert_eq!(editor.window(4), ("字b".to_owned(), 3));
+        editor.press(&Key::Home, &none);
+        assert_eq!(editor.window(4), ("a漢".to_owned(), 0));
+        let history = ["\u{1b}[2J".to_owned()];
+        let mut editor = Editor::new(&history);
+        editor.press(&Key::ArrowUp, &none);
+        assert_eq!(editor.window(9), ("\u{fffd}[2J".to_owned(), 4));
     }
 
     #[test]
@@ -224,8 +285,10 @@ mod tests {
                     _ => Key::Char(' '),
                 };
                 editor.press(&key, &|before| (before.len(), vec!["x".to_owned(), "xy".to_owned()]));
-                let (text, cursor) = editor.line();
+                let (text, cursor) = (&editor.text, editor.cursor);
                 assert!(cursor <= text.len());
+                let (shown, column) = editor.window(5);
+                assert!(column <= 5 && unicode_width::UnicodeWidthStr::width(shown.as_str()) <= 5);
             }
         }
     }

@@ -5,11 +5,12 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use console::Term;
+use console::{Key, Term};
 use engine::error::{Error, Result};
 
 use super::complete::{Words, complete};
-use super::editor::{Editor, Step};
+use super::editor::{Editor, Step, shown};
+use super::keys::Sequence;
 use super::{Args, open};
 use crate::command::{Exit, say, schema, show, talk};
 use crate::output::Format;
@@ -93,6 +94,7 @@ fn read_line(
     complete: &dyn Fn(&str) -> super::editor::Completed,
 ) -> std::io::Result<Line> {
     let mut editor = Editor::new(history);
+    let mut sequence = Sequence::default();
     draw(term, sign, &editor)?;
     loop {
         let key = match term.read_key_raw() {
@@ -100,6 +102,10 @@ fn read_line(
             Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(Line::Ended),
             Err(error) => return Err(error),
         };
+        let Some(key) = sequence.push(key) else { continue };
+        if key == Key::Char('\u{c}') {
+            term.clear_screen()?;
+        }
         let step = editor.press(&key, complete);
         if let Step::Offer(names) = &step {
             term.write_line("")?;
@@ -109,7 +115,11 @@ fn read_line(
         match step {
             Step::Typing | Step::Offer(_) => {}
             Step::Entered(line) => {
-                term.write_line("")?;
+                // Of a line that was longer than the terminal, only a part is on it.
+                let is_cut = editor.window(room(term, sign)).0.chars().count() < line.chars().count();
+                let whole: String = line.chars().map(shown).collect();
+                let whole = if is_cut { format!("\r{sign}{whole}\u{1b}[K") } else { String::new() };
+                term.write_line(&whole)?;
                 return Ok(Line::Text(line));
             }
             Step::Cancelled => {
@@ -124,14 +134,15 @@ fn read_line(
     }
 }
 
+/// Columns for the line behind its sign.
+fn room(term: &Term, sign: &str) -> usize {
+    usize::from(term.size().1).saturating_sub(sign.len() + 1).max(8)
+}
+
 /// Draws the line on one row of the terminal: of a longer one, the part around the cursor.
 fn draw(term: &Term, sign: &str, editor: &Editor<'_>) -> std::io::Result<()> {
-    let (text, cursor) = editor.line();
-    let room = usize::from(term.size().1).saturating_sub(sign.len() + 1).max(8);
-    let start = cursor.saturating_sub(room);
-    let shown: String = text[start..].iter().take(room).collect();
-    let before: String = text[start..cursor].iter().collect();
-    let column = sign.len() + console::measure_text_width(&before);
+    let (shown, column) = editor.window(room(term, sign));
+    let column = sign.len() + column;
     term.write_str(&format!("\r{sign}{shown}\u{1b}[K\r\u{1b}[{column}C"))?;
     term.flush()
 }
@@ -166,7 +177,10 @@ fn answer(prompt: &Prompt<'_>, text: &str) {
             Ok(batches.iter().map(arrow::array::RecordBatch::num_rows).sum::<usize>())
         });
         match shown {
-            Ok(rows) => talk::note(&format!("{rows} rows in {:.3} s", start.elapsed().as_secs_f64())),
+            Ok(rows) => {
+                let word = if rows == 1 { "row" } else { "rows" };
+                talk::note(&format!("{rows} {word} in {:.3} s", start.elapsed().as_secs_f64()));
+            }
             Err(error) => return talk::error(&error),
         }
     }

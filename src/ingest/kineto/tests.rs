@@ -354,6 +354,26 @@ fn an_event_may_cross_the_buffer() {
 }
 
 #[test]
+fn kernels_without_a_duration_and_unknown_categories_are_told() {
+    let bench = Bench::new();
+    let odd = r#"{"ph": "X", "cat": "kernel_v2", "name": "k", "pid": 0, "tid": 7, "ts": 2, "dur": 1}"#;
+    let text = profile(&[
+        r#"{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "args": {"device": 0, "stream": 7}}"#,
+        odd,
+        odd,
+        r#"{"ph": "X", "cat": "mtia_runtime", "name": "call", "pid": 7, "tid": 8, "ts": 3, "dur": 1}"#,
+        OPERATOR,
+    ]);
+    let summary = ingest(&bench, &bench.file("a", text));
+    let told = |part: &str| -> Vec<u64> {
+        summary.log.iter().filter(|entry| entry.message.contains(part)).map(|entry| entry.count).collect()
+    };
+    assert_eq!(told("the duration of a kernel is not known"), [1]);
+    assert_eq!(told("the category `kernel_v2` is not known"), [2]);
+    assert_eq!(told("category"), [2]);
+}
+
+#[test]
 fn other_traces_are_told_apart() {
     let bench = Bench::new();
     let path = bench.file("a", format!("{{\"traceEvents\": [{OPERATOR}]}}"));

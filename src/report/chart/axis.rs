@@ -12,6 +12,8 @@ pub(in crate::report) struct Axis {
     pub(in crate::report) unit: String,
     /// Whether equal factors are equal lengths.
     pub(in crate::report) log: bool,
+    /// Whether a vertical axis starts at zero.
+    pub(in crate::report) from_zero: bool,
 }
 
 /// A range of values on a range of pixels.

@@ -26,7 +26,7 @@ const FOOT: i32 = 130;
 pub(in crate::report) fn heat(chart: &Heat, size: Size) -> String {
     let size = Size { height: TOP + ROW * chart.rows.len() as i32 + FOOT, ..size };
     let longest = chart.rows.iter().map(|row| text_width(&row.0)).max().unwrap_or(0);
-    let left = (longest + 16).min(size.width * 2 / 5);
+    let left = (longest + 40).min(size.width * 2 / 5);
     let most = chart.rows.iter().flat_map(|row| &row.1).flatten().fold(0.0_f64, |most, value| most.max(*value));
     let count = chart.columns.len().max(1) as i32;
     let edge = |column: i32| left + (size.width - left - 4) * column / count;
@@ -34,7 +34,7 @@ pub(in crate::report) fn heat(chart: &Heat, size: Size) -> String {
     draw(size, &chart.title, |canvas| {
         for (at, (name, values)) in chart.rows.iter().enumerate() {
             let top = TOP + ROW * at as i32;
-            canvas.text((2, top + ROW / 2), &fit(name, left - 16), Anchor::Start, Paint::Ink);
+            canvas.text((2, top + ROW / 2), &fit(name, left - 24), Anchor::Start, Paint::Ink);
             for (column, value) in (0..).zip(values) {
                 let (from, to) = ((edge(column), top + 1), (edge(column + 1) - 1, top + ROW - 2));
                 match value {

@@ -25,6 +25,8 @@ pub(in crate::report) struct Lines {
     pub(in crate::report) x: Axis,
     pub(in crate::report) y: Axis,
     pub(in crate::report) series: Vec<Series>,
+    /// A place on the horizontal axis with its name.
+    pub(in crate::report) mark: Option<(f64, String)>,
 }
 
 /// Points of one line that are drawn: about one per pixel column.
@@ -54,18 +56,22 @@ pub(in crate::report) fn lines(chart: &Lines, size: Size) -> String {
         .collect();
     let points = || series.iter().flat_map(|(_, points)| points.iter().copied());
     let x = Scale::new(&chart.x, points().map(|(x, _)| x), false, size.columns()).tight(points().map(|(x, _)| x));
-    let y = Scale::new(&chart.y, points().map(|(_, y)| y), true, 5);
+    let y = Scale::new(&chart.y, points().map(|(_, y)| y), chart.y.from_zero, 5);
     let name = |series: &Series| if size.names { fit(&series.name, 560) } else { series.short.clone() };
     // Lines with the same points are one line to the eye, and share the room for their names.
     let series_of = &series;
     let joined = |(series, points): &(&Series, Vec<(f64, f64)>)| {
         let others = series_of.iter().filter(|(other, same)| other.style != series.style && same == points);
-        others.map(|(other, _)| *other).fold(name(series), |name, other| format!("{name}, {}", other.short))
+        others.map(|(other, _)| *other).fold(name(series), |joined, other| format!("{joined}, {}", name(other)))
     };
     let widths = series.iter().map(|series| text_width(&joined(series)).min(size.width / 3));
     let margin = widths.max().unwrap_or(0) + 24;
     draw(size, &chart.title, |canvas| {
         let plane = plane(canvas, (size.width, size.height), (&chart.x, x), (&chart.y, y), margin);
+        let is_inside = |at: f64| points().any(|(x, _)| x <= at) && points().any(|(x, _)| x >= at);
+        if let Some((at, name)) = chart.mark.as_ref().filter(|mark| is_inside(mark.0)) {
+            mark(canvas, &plane, plane.x.at(*at), name);
+        }
         let mut drawn: Vec<Drawn> = Vec::new();
         for (series, points) in &series {
             let pixels: Vec<Pixel> = points.iter().map(|(x, y)| (plane.x.at(*x), plane.y.at(*y))).collect();
@@ -75,12 +81,20 @@ pub(in crate::report) fn lines(chart: &Lines, size: Size) -> String {
             }
             let Some(last) = pixels.last().copied() else { continue };
             match drawn.iter_mut().find(|other| coincide(&other.pixels, &pixels)) {
-                Some(other) => other.name = format!("{}, {}", other.name, series.short),
+                Some(other) => other.name = format!("{}, {}", other.name, name(series)),
                 None => drawn.push(Drawn { name: name(series), style: series.style, pixels, last }),
             }
         }
         label(canvas, size, &plane, &mut drawn);
     })
+}
+
+/// Draws a line upwards from a place on the horizontal axis, and its name beside it at the top.
+fn mark(canvas: &mut Canvas<'_>, plane: &Plane, at: i32, name: &str) {
+    canvas.path(vec![(at, plane.top), (at, plane.bottom)], Paint::Behind, 3);
+    let fits_right = at + text_width(name) + 12 < plane.right;
+    let (x, anchor) = if fits_right { (at + 12, Anchor::Start) } else { (at - 12, Anchor::End) };
+    canvas.text((x, plane.top + TEXT as i32 / 2), name, anchor, Paint::Muted);
 }
 
 /// Whether two lines cannot be told apart: each of their points is within the width of a line.

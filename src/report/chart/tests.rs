@@ -4,7 +4,7 @@ use super::place::{Area, Taken, around, overlap, place, take};
 use super::*;
 
 fn axis(unit: &str, log: bool) -> Axis {
-    Axis { title: "x".to_owned(), unit: unit.to_owned(), log }
+    Axis { title: "x".to_owned(), unit: unit.to_owned(), log, from_zero: true }
 }
 
 fn ticks(unit: &str, log: bool, low: f64, high: f64) -> Vec<f64> {
@@ -53,7 +53,7 @@ fn thinning_keeps_the_peak() {
 fn what_cannot_be_drawn_is_left_out() {
     let points = vec![(1.0, f64::NAN), (0.0, 2.0), (2.0, f64::INFINITY), (4.0, 3.0)];
     let series = vec![Series { name: "a<b".to_owned(), short: "0".to_owned(), style: 0, points }];
-    let chart = Lines { title: "t".to_owned(), x: axis("", true), y: axis("", false), series };
+    let chart = Lines { title: "t".to_owned(), x: axis("", true), y: axis("", false), series, mark: None };
     let svg = lines(&chart, Size::WIDE);
     assert!(
         svg.starts_with("<svg viewBox=\"0 0 2080 800\" role=\"img\" aria-label=\"t\"><title>t</title>"),
@@ -135,11 +135,11 @@ fn lines_on_each_other_are_named_together() {
         points: vec![(1.0, y), (2.0, 2.0 * y)],
     };
     let all = vec![series(0, "full", 4.0), series(1, "fp8", 2.0), series(2, "window", 4.0)];
-    let chart = Lines { title: "t".to_owned(), x: axis("", false), y: axis("", false), series: all };
+    let chart = Lines { title: "t".to_owned(), x: axis("", false), y: axis("", false), series: all, mark: None };
     let names = |svg: &str| -> Vec<String> {
         svg.split("</text>").filter_map(|part| Some(part.rsplit_once('\n')?.1.to_owned())).collect::<Vec<_>>()
     };
     let (half, wide) = (lines(&chart, Size::HALF), lines(&chart, Size::WIDE));
     assert!(half.contains("a, c") && !half.contains(">c<"), "{:?}", names(&half));
-    assert!(wide.contains("full, c"), "{:?}", names(&wide));
+    assert!(wide.contains("full, window"), "{:?}", names(&wide));
 }

@@ -9,6 +9,7 @@ fn row(scenario: &str, cost: Option<f64>, gap: f64, certainty: &str) -> Row {
         model: "llama-3.1-70b".to_owned(),
         offered_load_ratio: Some(0.5),
         p99_itl_ms: Some(gap),
+        output_tokens_per_s: Some(100.0),
         usd_per_mtok_output: cost,
         usd_per_mtok_output_saturated: None,
         kv_peak_held_bytes: Some(1_073_741_824.0),
@@ -40,6 +41,20 @@ fn the_sentences_name_the_best_and_its_change() {
             "Memory: No scenario differs by 1% or more from the baseline (base): 1 GiB of KV at the peak.",
         ]
     );
+}
+
+#[test]
+fn what_generates_nothing_has_a_price_and_no_cost_per_token() {
+    let mut mute = row("base", None, 1.0, "published");
+    (mute.output_tokens_per_s, mute.p99_itl_ms) = (Some(0.0), None);
+    let found = texts(&[mute]);
+    assert!(
+        found.contains(
+            &"No output: Not ranked by price or steadiness, because no token was generated: base.".to_owned()
+        ),
+        "{found:?}"
+    );
+    assert!(!found.iter().any(|text| text.starts_with("No price")), "{found:?}");
 }
 
 #[test]
