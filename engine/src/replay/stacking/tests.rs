@@ -86,8 +86,8 @@ fn each_replay_is_wanted_once_and_none_that_is_there() {
         scenario("again", "fp8", "h200"),
     ];
     let wanted = variations(&scenarios);
-    // The machine alone, and three times four better resources beside the one that is there.
-    assert_eq!(wanted.len(), 1 + 16);
+    // The machine alone; of four resources four better ones and half of it; and the host, twice and half as fast.
+    assert_eq!(wanted.len(), 1 + 4 * 5 + 2);
     assert_eq!((wanted[0].policy.name().as_str(), wanted[0].machine.name.as_str()), ("full", "h200"));
     let keys: std::collections::BTreeSet<u128> = wanted.iter().chain(&scenarios[..3]).map(key).collect();
     assert_eq!(keys.len(), wanted.len() + 3);
