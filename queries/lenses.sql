@@ -44,7 +44,8 @@ figures AS (
   FROM same
   UNION ALL
   SELECT
-    'utilisation', 2, scenario_id, scenario, is_baseline, is_overloaded, certainty, 'usd_per_mtok_output_saturated',
+    'utilisation', 2, scenario_id, scenario, is_baseline, is_overloaded, certainty,
+    CASE WHEN usd_saturated IS NULL THEN 'usd_per_mtok_output' ELSE 'usd_per_mtok_output_saturated' END,
     coalesce(usd_saturated, usd), coalesce(usd_saturated, usd), 'output_tokens_per_s_per_accelerator', speed, -speed
   FROM same
   UNION ALL

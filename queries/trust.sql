@@ -7,7 +7,7 @@
 -- column extrapolated_time_ratio: Share of measured operations beyond the measured shapes, or at rates that were varied.
 -- column closed_form_time_ratio: The rest: closed forms over published and assumed figures, and the host.
 -- column surface_prefix: How the names of surfaces of its device under its engine begin.
--- column surfaces: How many of them ship; 0 where nobody measured it.
+-- column surfaces: How many of them ship; 0 where nobody measured it, which those of a device of its kind may stand in for.
 -- column least_median_error_ratio: Median error of the best of them, each measured point estimated without itself.
 -- column most_median_error_ratio: Median error of the worst of them.
 -- column most_p90_error_ratio: What nine of ten estimates of the worst of them stay below.

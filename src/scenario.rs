@@ -434,6 +434,8 @@ pub(crate) fn placed(text: &str) -> Result<(String, Option<String>)> {
             placements.len()
         )));
     }
+    // What no machine takes is told before anything is read.
+    placements.iter().try_for_each(|placement| engine::serving::lower::check(placement.trim()))?;
     let stack = if stages.is_empty() { "full".to_owned() } else { stages.join("+") };
     Ok((stack, placements.first().map(|placement| placement.trim().to_owned())))
 }

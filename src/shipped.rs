@@ -7,7 +7,7 @@ use engine::replay::Shipped;
 use crate::surfaces::Library;
 
 /// What `kvtoll validate serving` found on measured runs: a table, since the runs take too long for every report. A test replays
-/// the one that ships and holds the table against it.
+/// the one that ships, on the RTX 4090, and holds its rows against it.
 const SERVING: &str = include_str!("../presets/validation/serving.tsv");
 
 /// One row for each shipped surface, each of its points estimated without itself, as `kvtoll calibrate` found when it was made;

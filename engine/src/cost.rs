@@ -26,6 +26,9 @@ pub use prefill::prefill_ns;
 
 use crate::machine::FfnPool;
 
+/// Steps of so many nanoseconds, 2^63, and longer ones are refused: times are whole numbers of 63 bits.
+pub const LONGEST_NS: f64 = 9_223_372_036_854_775_808.0;
+
 /// Times and bytes by booth; times in nanoseconds, bytes summed over the accelerators of the instance.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct StepCost {

@@ -93,7 +93,9 @@ pub fn unknown<'a>(what: &str, found: &str, known: impl IntoIterator<Item = &'a 
     let near = nearest.filter(|(edits, _)| *edits <= 1 + found.len() / 3).map(|(_, name)| name);
     // The shortest of those with the same parts in the same order: `llama8b` is `llama-3.1-8b`.
     let of_parts = known.iter().copied().filter(|name| has_parts(name, found)).min_by_key(|name| name.len());
-    let hint = match of_parts.or(near) {
+    // One slip is nearer than any name with more in it.
+    let slip = nearest.filter(|(edits, _)| *edits == 1).map(|(_, name)| name);
+    let hint = match slip.or(of_parts).or(near) {
         Some(name) => format!("did you mean `{name}`?"),
         None => format!("known: {}", known.join(", ")),
     };
@@ -151,6 +153,10 @@ mod tests {
     fn a_name_with_the_same_parts_is_meant() {
         let models = ["llama-3.1-405b", "llama-3.1-70b", "llama-3.1-8b", "qwen3-235b-a22b-fp8", "qwen3-8b"];
         let meant = |typed: &str| unknown("model", typed, models).advice().map(str::to_owned);
+        assert_eq!(
+            unknown("table", "request", ["request_costs", "requests"]).advice(),
+            Some("did you mean `requests`?")
+        );
         assert_eq!(meant("llama8b").as_deref(), Some("did you mean `llama-3.1-8b`?"));
         assert_eq!(meant("Llama 70B").as_deref(), Some("did you mean `llama-3.1-70b`?"));
         assert_eq!(meant("qwen-235b").as_deref(), Some("did you mean `qwen3-235b-a22b-fp8`?"));

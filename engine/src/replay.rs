@@ -333,16 +333,18 @@ fn prompts(scenario: &Scenario, prefill: &Prefill, shape: &Shape) -> Result<(Pla
         let known = machine.links.iter().flat_map(|link| [link.name.as_str(), link.distance.name()]);
         unknown("link", &prefill.link, known)
     })?;
-    let way = link.way_bytes_per_s.as_ref().ok_or_else(|| {
+    let bytes_per_ns = handover_bytes_per_ns(link, &plan).ok_or_else(|| {
         Error::usage(format!("the bandwidth of `{}` of `{}` is not published", link.name, machine.name))
             .hint("name another link, or a machine file that gives it")
     })?;
+    let latency_ns = link.latency_ns.as_ref().map_or(0.0, |latency| latency.value);
+    Ok((plan, Handover { bytes_per_ns, latency_ns }))
+}
+
+/// What an instance that computes prompts sends over its links, bytes per nanosecond; `None` where it is not published.
+fn handover_bytes_per_ns(link: &Link, plan: &Plan) -> Option<f64> {
     let achieved = link.achieved.as_ref().map_or(1.0, |achieved| achieved.value);
-    let handover = Handover {
-        bytes_per_ns: way.value * achieved * plan.tensor / 1e9,
-        latency_ns: link.latency_ns.as_ref().map_or(0.0, |latency| latency.value),
-    };
-    Ok((plan, handover))
+    link.way_bytes_per_s.as_ref().map(|way| way.value * achieved * plan.tensor / 1e9)
 }
 
 /// The link to the host, over which preempted requests go.

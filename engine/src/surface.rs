@@ -48,6 +48,12 @@ pub enum Ground {
 }
 
 impl Ground {
+    /// What two estimates rest on together: the less certain of both.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        if self == Self::Calibrated { other } else { self }
+    }
+
     /// The word for it in tables.
     pub fn name(self) -> &'static str {
         match self {

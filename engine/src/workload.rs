@@ -249,7 +249,7 @@ type Row = (Option<i64>, usize, usize);
 fn sessions(name: &str, batches: &[RecordBatch], rows: &[Row], think: ThinkTime) -> Result<(Vec<Row>, Turns)> {
     let facts: Vec<Fact<'_>> = rows.iter().map(|row| Fact::of(batches, *row)).collect::<Result<_>>()?;
     let before = predecessors(&facts);
-    let clock = resolution(&facts);
+    let clock = resolution(facts.iter().filter_map(|fact| fact.arrival));
     let mut unknown = Vec::new();
     let pauses: Vec<(Pause, i64)> = (0..rows.len())
         .map(|at| {
@@ -303,30 +303,36 @@ fn sessions(name: &str, batches: &[RecordBatch], rows: &[Row], think: ThinkTime)
 
 /// The pause of a turn after the one before it, and how it is known; `None` if it is not. `clock` is the resolution of
 /// arrivals.
+fn pause(own: &Fact<'_>, before: &Fact<'_>, clock: i64, think: ThinkTime) -> Option<(Pause, i64)> {
+    let gap = own.arrival.zip(before.arrival).map(|(own, before)| own.saturating_sub(before));
+    told_pause(gap, before.e2e, own.delay, clock).or_else(|| match (gap, think) {
+        (Some(gap), ThinkTime::Starts) => Some((Pause::FromStart, gap)),
+        (_, ThinkTime::Fixed(chosen)) => Some((Pause::Chosen, chosen)),
+        _ => None,
+    })
+}
+
+/// What a recording tells of the pause after a turn that came `gap` earlier, took `took`, and after which the next one is
+/// said to have waited for `delay`, as far as each is known; `None` if that is not enough. `clock` is the resolution of
+/// arrivals.
 ///
 /// A recorded pause that is longer than from start to start is no pause after the turn before: a client that does not know
 /// when that ended counts from an earlier one.
-fn pause(own: &Fact<'_>, before: &Fact<'_>, clock: i64, think: ThinkTime) -> Option<(Pause, i64)> {
-    let gap = own.arrival.zip(before.arrival).map(|(own, before)| own.saturating_sub(before));
-    let measured = gap.zip(before.e2e).map(|(gap, took)| gap.saturating_sub(took));
+pub(crate) fn told_pause(gap: Option<i64>, took: Option<i64>, delay: Option<i64>, clock: i64) -> Option<(Pause, i64)> {
+    let measured = gap.zip(took).map(|(gap, took)| gap.saturating_sub(took));
     if gap.is_some_and(|gap| gap < 0) || measured.is_some_and(|pause| pause <= -clock) {
         return Some((Pause::Overlap, 0));
     }
-    let recorded = own.delay.map(|delay| delay.max(0));
+    let recorded = delay.map(|delay| delay.max(0));
     match recorded.filter(|&delay| gap.is_none_or(|gap| delay < gap.saturating_add(clock))) {
         Some(delay) => Some((Pause::Recorded, delay)),
-        None => match (measured, gap, think) {
-            (Some(pause), ..) => Some((Pause::Measured, pause.max(0))),
-            (None, Some(gap), ThinkTime::Starts) => Some((Pause::FromStart, gap)),
-            (None, _, ThinkTime::Fixed(chosen)) => Some((Pause::Chosen, chosen)),
-            (None, ..) => None,
-        },
+        None => measured.map(|pause| (Pause::Measured, pause.max(0))),
     }
 }
 
 /// The largest of a second, a millisecond, a microsecond and a nanosecond that all arrivals are multiples of.
-fn resolution(facts: &[Fact<'_>]) -> i64 {
-    let mut arrivals = facts.iter().filter_map(|fact| fact.arrival).filter(|&arrival| arrival != 0).peekable();
+pub(crate) fn resolution(arrivals: impl Iterator<Item = i64>) -> i64 {
+    let mut arrivals = arrivals.filter(|&arrival| arrival != 0).peekable();
     if arrivals.peek().is_none() {
         return 1;
     }

@@ -10,7 +10,7 @@ use arrow::array::{
     ArrayRef, BooleanArray, Float64Array, Int64Array, RecordBatch, StringArray, UInt32Array, UInt64Array,
 };
 use engine::cost::{
-    Demand, Field, Parallel, Plan, Speculative, StepCost, fewest, measure, peak_flops, plan, price_columns,
+    Demand, Field, LONGEST_NS, Parallel, Plan, Speculative, StepCost, fewest, measure, peak_flops, plan, price_columns,
 };
 use engine::error::{Error, Result};
 use engine::machine::Machine;
@@ -294,9 +294,6 @@ fn priced(plans: &[Plan], steps: &Steps) -> Result<Vec<Figures>> {
     }
     Ok(out)
 }
-
-/// 2^63.
-const LONGEST_NS: f64 = 9_223_372_036_854_775_808.0;
 
 /// The largest booth of one step, and its time; the first of equals.
 fn bound_by(figures: &Figures, row: usize) -> (&'static str, f64) {

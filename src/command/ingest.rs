@@ -120,9 +120,11 @@ pub(crate) fn read(files: &[String], into: &Path, reading: &Reading) -> Result<V
     summaries
 }
 
-/// Removes a store that was made for files which could not be read, if nothing but its manifest is in it.
+/// Removes a store that was made for files which could not be read, if nothing but its manifest and lock are in it.
 fn take_back(store: &Path) {
-    let is_manifest = |name: &str| name.strip_prefix("manifest-").and_then(|rest| rest.strip_suffix(".json")).is_some();
+    let is_manifest = |name: &str| {
+        name == ".lock" || name.strip_prefix("manifest-").and_then(|rest| rest.strip_suffix(".json")).is_some()
+    };
     let Ok(entries) = std::fs::read_dir(store) else { return };
     let entries: Vec<std::fs::DirEntry> = entries.flatten().collect();
     if entries.iter().all(|entry| entry.file_name().to_str().is_some_and(is_manifest)) {

@@ -136,6 +136,10 @@ impl Part {
     }
 }
 
+fn unlike(column: &str) -> ParquetError {
+    ParquetError::General(format!("the column `{column}` has another type than the file"))
+}
+
 fn unwritten(path: &Path, error: &ParquetError) -> Error {
     Error::run(format!("cannot write `{}`: {error}", path.display()))
 }
@@ -182,14 +186,16 @@ impl Group {
         let mut columns = self.columns.iter_mut();
         for (field, array) in schema.fields().iter().zip(batch.columns()) {
             if ids::fits(field) {
-                if let (Some(Column::Ids(ids)), Some(lists)) = (columns.next(), array.as_list_opt::<i32>()) {
-                    ids.append(lists)?;
+                match (columns.next(), array.as_list_opt::<i32>()) {
+                    (Some(Column::Ids(ids)), Some(lists)) => ids.append(lists)?,
+                    _ => return Err(unlike(field.name())),
                 }
                 continue;
             }
             for leaf in compute_leaves(field, array)? {
-                if let Some(Column::Plain(writer)) = columns.next() {
-                    writer.write(&leaf)?;
+                match columns.next() {
+                    Some(Column::Plain(writer)) => writer.write(&leaf)?,
+                    _ => return Err(unlike(field.name())),
                 }
             }
         }

@@ -175,9 +175,11 @@ pub(super) fn all_reduce(plan: &Plan, count: f64, tokens: f64, cost: &mut StepCo
 pub struct Ways(Vec<(f64, f64)>);
 
 impl Ways {
-    /// Shares by requests, which must rise.
-    pub fn of(shares: Vec<(f64, f64)>) -> Self {
-        Self(shares)
+    /// Shares by requests; where several were measured at one number of requests, their mean.
+    pub fn of(mut shares: Vec<(f64, f64)>) -> Self {
+        shares.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
+        let same = shares.chunk_by(|a, b| a.0.total_cmp(&b.0).is_eq());
+        Self(same.map(|alike| (alike[0].0, alike.iter().map(|one| one.1).sum::<f64>() / alike.len() as f64)).collect())
     }
 
     /// Whether nothing was measured.
@@ -222,7 +224,9 @@ impl Mixed {
         let (near, far) = (self.grids[low].time(requests, past), self.grids[high].time(requests, past));
         let width = self.chunks[high] - self.chunks[low];
         let share = if width > 0.0 { (chunk - self.chunks[low]) / width } else { 0.0 };
-        (near.0 + (far.0 - near.0) * share.clamp(0.0, 1.0), near.1)
+        let is_beyond = chunk > self.chunks[last];
+        let ground = if is_beyond { Ground::Extrapolated } else { near.1.and(far.1) };
+        (near.0 + (far.0 - near.0) * share.clamp(0.0, 1.0), ground)
     }
 }
 
@@ -247,13 +251,15 @@ pub(super) fn attend(
         Some(mixed) if batch.prefill_tokens > 0 => {
             let chunk = batch.prefill_tokens as f64 * share;
             let (even, ground) = mixed.time(chunk, here, past);
-            (even + mixed.ways.at(here) * (mixed.time(chunk, here, longest).0 - even), ground, 0)
+            let way = mixed.ways.at(here);
+            let far = if way > 0.0 { mixed.time(chunk, here, longest) } else { (even, ground) };
+            (even + way * (far.0 - even), ground.and(far.1), 0)
         }
         _ => {
             let (even, ground, cell) = grid.at(here, past);
             let way = group.uneven.at(here);
             let far = if way > 0.0 { grid.at(here, longest) } else { (even, ground, cell) };
-            (even + way * (far.0 - even), ground, cell ^ far.2.rotate_left(24))
+            (even + way * (far.0 - even), ground.and(far.1), cell ^ far.2.rotate_left(24))
         }
     };
     let bytes = tokens * group.token_bytes_per_accelerator;

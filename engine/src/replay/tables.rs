@@ -11,11 +11,14 @@ use super::jitter::{self, CAUSES};
 use super::metrics::{self, DEFINITIONS, Figure};
 use super::promise::{self, mean_gap_ns};
 use super::usage::Bucket;
-use super::{Found, Prefill, Scenario, Source, Toll, balance, demand, link_named, sessions, usage};
+use super::{
+    Found, Prefill, Scenario, Source, Toll, balance, demand, handover_bytes_per_ns, link_named, sessions, usage,
+};
 use crate::api::ApiPrices;
+use crate::cost::Plan;
 use crate::economics::{Tokens, revenue_usd};
 use crate::error::Result;
-use crate::machine::{Distance, Link, Sourced, parameters};
+use crate::machine::{Distance, Link, Machine, Sourced, parameters};
 use crate::model::Certainty;
 use crate::policy::Budget;
 use crate::prices::PriceBook;
@@ -25,6 +28,7 @@ use crate::schema::result::{
     PRICES, QUANTILES, REQUEST_COSTS, SCENARIOS, STEP_COSTS, TIER_USAGE, TIERS,
 };
 use crate::schema::{Cell, Table, batch_of_rows};
+use crate::serving::lower::Tiers;
 use crate::serving::quantile::{GRID, of_sorted, of_tokens};
 use crate::serving::{Fate, Served, Stretch};
 use crate::workload::{Workload, prefix_counts};
@@ -502,12 +506,14 @@ fn link_usage(
     let below = found.below.as_ref().map(|below| below.tiers.iter().map(|tier| tier.way.bytes_per_ns).sum::<f64>());
     let below = below.map(|rate| rate * f64::from(scenario.parallel.instances));
     let host = below.or((found.plan.host_bytes_per_ns > 0.0).then_some(found.plan.host_bytes_per_ns * accelerators));
+    let distance = host_distance(&scenario.machine, found.below.as_ref());
     if let Some(peak) = host {
         for (number, bucket) in buckets.iter().enumerate() {
-            put(("host", Some(Distance::Board.name())), number, bucket.fetched, peak);
+            put(("host", distance), number, bucket.fetched, peak);
         }
     }
-    if let Some((link, peak)) = scenario.prefill.as_ref().and_then(handover_link) {
+    let prompts = scenario.prefill.as_ref().zip(found.prefill.as_ref());
+    if let Some((link, peak)) = prompts.and_then(|(prefill, plan)| handover_link(prefill, plan)) {
         for (number, bytes) in sent.iter().enumerate() {
             put(("prefill_to_decode", Some(link.distance.name())), number, *bytes, peak);
         }
@@ -515,11 +521,19 @@ fn link_usage(
     batch_of_rows(&LINK_USAGE, &rows)
 }
 
-/// The link over which the KV of computed prompts goes, and what all of it carries, bytes per nanosecond.
-fn handover_link(prefill: &Prefill) -> Option<(&Link, f64)> {
+/// How far it is to where fetched bytes come from; `None` if one of the memories is farther than the host's, which is the
+/// nearest, since nobody says how far.
+fn host_distance(machine: &Machine, below: Option<&Tiers>) -> Option<&'static str> {
+    let own = machine.tiers.first().map(|tier| &tier.name);
+    let is_near = below.is_none_or(|below| below.tiers.iter().all(|tier| Some(&tier.way.name) == own));
+    is_near.then(|| Distance::Board.name())
+}
+
+/// The link over which the KV of computed prompts goes, and what all instances send over it in the replay, bytes per
+/// nanosecond.
+fn handover_link<'a>(prefill: &'a Prefill, plan: &Plan) -> Option<(&'a Link, f64)> {
     let link = link_named(prefill)?;
-    let accelerators = prefill.parallel.accelerators().saturating_mul(prefill.parallel.instances);
-    Some((link, link.way_bytes_per_s.as_ref()?.value / 1e9 * f64::from(accelerators)))
+    Some((link, handover_bytes_per_ns(link, plan)? * f64::from(prefill.parallel.instances)))
 }
 
 fn figures(run: &Run<'_>, done: &[(u32, &Scenario, &Found)]) -> Result<RecordBatch> {
@@ -738,4 +752,38 @@ fn prices(run: &Run<'_>, done: &[(u32, &Scenario, &Found)]) -> Result<RecordBatc
         is_new
     });
     batch_of_rows(&PRICES, &rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cost::{Measured, Parallel};
+    use crate::policy::Keep;
+    use crate::serving::lower;
+    use crate::test_kit::toy_plan;
+
+    fn h100() -> Machine {
+        let text =
+            std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../presets/machine/h100.toml")).unwrap();
+        crate::machine::parse(&text, "h100.toml").unwrap()
+    }
+
+    /// PCIe Gen5 x16, of which 86% are reached, for each of two tensor shards of three instances.
+    #[test]
+    fn a_link_is_full_where_the_replay_sends_all_that_it_can() {
+        let parallel = Parallel { data: 4, instances: 3, ..Parallel::tensor(2) };
+        let prefill = Prefill { machine: h100(), parallel, link: "board".to_owned(), measured: Measured::default() };
+        let plan = Plan { tensor: 2.0, ..toy_plan(&[Keep::ALL], 64) };
+        let (link, peak) = handover_link(&prefill, &plan).unwrap();
+        assert_eq!(link.distance, Distance::Board);
+        assert!((peak - 3.0 * 2.0 * 64.0 * 0.86).abs() < 1e-9, "{peak}");
+    }
+
+    #[test]
+    fn the_host_is_near_and_nobody_says_how_far_the_rest_is() {
+        let machine = h100();
+        let distance = |text: &str| host_distance(&machine, Some(&lower::parse(text, &machine, 1.0).unwrap()));
+        assert_eq!((distance("tier(hbm,dram)"), distance("tier(hbm,dram,nvme)")), (Some("board"), None));
+        assert_eq!(host_distance(&machine, None), Some("board"));
+    }
 }

@@ -404,7 +404,7 @@ impl<'a> Instance<'a> {
         }
         self.memory.pin(pinned);
         self.fetch(&prompt, far);
-        if let Some(lower) = &mut self.lower {
+        if let Some(lower) = self.told_lower() {
             lower.used(pinned);
         }
         if blocks > 0 {
@@ -461,13 +461,19 @@ impl<'a> Instance<'a> {
         true
     }
 
-    /// What a prompt would fetch from memories below, once they have what left this one.
-    fn look(&mut self, prompt: &Prompt<'_>) -> Fetched {
-        let Some(lower) = &mut self.lower else { return Fetched::default() };
+    /// The memories below, once they have what left this one.
+    fn told_lower(&mut self) -> Option<&mut Lower<'a>> {
+        let lower = self.lower.as_mut()?;
         for unit in self.memory.take_gone() {
             lower.evicted(unit);
         }
-        lower.look(self.plan, prompt)
+        Some(lower)
+    }
+
+    /// What a prompt would fetch from memories below.
+    fn look(&mut self, prompt: &Prompt<'_>) -> Fetched {
+        let plan = self.plan;
+        self.told_lower().map(|lower| lower.look(plan, prompt)).unwrap_or_default()
     }
 
     /// Fetches what a prompt has in memories below; the step that is put together waits for it.
@@ -521,7 +527,7 @@ impl<'a> Instance<'a> {
             // A unit that another request published meanwhile stays a private duplicate here, and so do those after it.
             state.publishes = self.memory.publish(units[next]);
             state.pinned += u32::from(state.publishes);
-            if let Some(lower) = &mut self.lower {
+            if let Some(lower) = self.told_lower() {
                 lower.write(units[next]);
             }
         }
@@ -1051,4 +1057,51 @@ fn steps_until(first: f64, last: f64, steps: u64, until: f64) -> u64 {
         }
     }
     enough.max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::fetch::{Decide, Way};
+    use crate::cache::tiers::{Inclusion, Write};
+    use crate::policy::Keep;
+    use crate::serving::lower::{Evict, Tier};
+    use crate::serving::{RULES, Traffic};
+    use crate::test_kit::{toy_plan, toy_workload};
+
+    /// A unit that had to go and is computed again, with no admission between, is in one memory only.
+    #[test]
+    fn what_left_goes_down_before_what_is_computed_again() {
+        let (plan, workload) = (toy_plan(&[Keep::ALL], 64), toy_workload(&[(0, 32, 1, 0)]));
+        let way = Way { name: "tier".to_owned(), bytes_per_ns: 1.0, latency_ns: 0.0 };
+        let below = Tiers {
+            tiers: vec![Tier { way, capacity_bytes: None }],
+            decide: Decide::Always,
+            evict: Evict::named("lru").unwrap(),
+            write: Write::OnEvict,
+            inclusion: Inclusion::Exclusive,
+            admit: 1,
+        };
+        let mut instance = Instance::new(&plan, Role::Both, 0, &workload, Some(&below));
+        let mut shared = Shared {
+            workload: &workload,
+            rules: &RULES[0],
+            arrivals: Arrivals::new(&workload, Traffic::Open),
+            states: vec![State { publishes: true, ..State::default() }],
+            served: vec![Served::pending()],
+            long_gaps: Vec::new(),
+            ended: Vec::new(),
+            handed: Vec::new(),
+            overran: false,
+        };
+        assert!(instance.memory.reserve(32) && instance.memory.publish(0));
+        instance.memory.unpin(&[0]);
+        let room = instance.memory.room();
+        assert!(instance.memory.reserve(room));
+        assert_eq!(instance.match_units(&workload, 0), 0, "it had to go");
+        instance.publish(&mut shared, 0, 32);
+        assert_eq!(instance.match_units(&workload, 0), 1);
+        let prompt = Prompt { units: &[0], leading: 0, tokens: 33, chunk_tokens: 64 };
+        assert_eq!(instance.look(&prompt).units, 0, "it is here alone");
+    }
 }

@@ -15,7 +15,7 @@
 use crate::cache::fetch::{Decide, Way};
 use crate::cache::tiers::{Inclusion, Write};
 use crate::cache::way::reaches;
-use crate::cache::{Met, Policy, Rule, Setting};
+use crate::cache::{ALL, Kind, Met, Policy, Setting, Start};
 use crate::cost::{Plan, prefill_ns};
 use crate::error::{Error, Result};
 use crate::machine::Machine;
@@ -38,7 +38,7 @@ pub struct Tiers {
     /// Which blocks are fetched.
     pub decide: Decide,
     /// Which blocks have to go.
-    pub evict: Rule,
+    pub evict: Evict,
     /// How blocks come down.
     pub write: Write,
     /// Whether a copy stays when a block goes up.
@@ -49,6 +49,31 @@ pub struct Tiers {
 
 /// The policies that need neither the times nor the sessions of requests.
 const TIMELESS: [&str; 7] = ["lru", "fifo", "lfu", "2q", "arc", "sieve", "s3-fifo"];
+
+/// A policy that needs neither the times nor the sessions of requests, nor the future, with its parameters' defaults.
+#[derive(Debug, Clone, Copy)]
+pub struct Evict {
+    kind: &'static Kind,
+    start: Start,
+}
+
+impl Evict {
+    /// The policy of this name; `None` if there is none that needs no more.
+    pub fn named(name: &str) -> Option<Self> {
+        let kind = ALL.iter().copied().find(|kind| kind.name == name && TIMELESS.contains(&name))?;
+        Some(Self { kind, start: kind.start? })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &'static str {
+        self.kind.name
+    }
+
+    fn start(&self, setting: Setting) -> Box<dyn Policy> {
+        let values: Vec<u64> = self.kind.params.iter().map(|param| param.default).collect();
+        (self.start)(&values, setting)
+    }
+}
 
 /// What a request fetches.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -93,12 +118,11 @@ impl<'a> Lower<'a> {
         let start = |tier: &Tier| {
             let capacity =
                 tier.capacity_bytes.map_or(units, |bytes| ((bytes / unit_bytes.max(1.0)) as usize).min(units));
-            let mut cache = rules.evict.start(Setting { capacity, unit_tokens }).ok()?;
+            let mut cache = rules.evict.start(Setting { capacity, unit_tokens });
             cache.grow(units);
-            Some(cache)
+            cache
         };
-        // `parse` lets no policy in that knows the future, which alone cannot be started.
-        let caches = rules.tiers.iter().filter_map(start).collect();
+        let caches = rules.tiers.iter().map(start).collect();
         let uses = if rules.admit > 1 { vec![0; units] } else { Vec::new() };
         Self { rules, caches, unit_tokens, unit_bytes, uses, taken_ns: vec![0.0; rules.tiers.len()] }
     }
@@ -233,9 +257,8 @@ impl<'a> Lower<'a> {
 /// Another form, more memories than the machine has with a known bandwidth, an option that is not modelled, exclusive
 /// memories that are written through.
 pub fn parse(text: &str, machine: &Machine, accelerators: f64) -> Result<Tiers> {
-    let (names, options) = split(text)?;
+    let (names, mut found) = rules(text)?;
     let reaches = reaches(machine, accelerators);
-    let mut tiers = Vec::new();
     for (at, name) in names.into_iter().enumerate() {
         let reach = reaches.get(at).ok_or_else(|| {
             Error::run(format!(
@@ -249,24 +272,55 @@ pub fn parse(text: &str, machine: &Machine, accelerators: f64) -> Result<Tiers> 
             Some((_, size)) => Some(unit::parse(&unit::BYTES, size.trim())?),
             None => reach.capacity_bytes,
         };
-        tiers.push(Tier { way: reach.way.clone(), capacity_bytes });
+        found.tiers.push(Tier { way: reach.way.clone(), capacity_bytes });
+    }
+    Ok(found)
+}
+
+/// Holds the form of a placement rule against what [`parse`] takes on any machine.
+///
+/// # Errors
+/// Another form, memories or options that come twice, an option that is not modelled.
+pub fn check(text: &str) -> Result<()> {
+    rules(text).map(drop)
+}
+
+/// Names of the memories below, with their sizes, and all rules but what the memories are.
+fn rules(text: &str) -> Result<(Vec<&str>, Tiers)> {
+    let (names, options) = split(text)?;
+    let twice = |what: &str| Error::usage(format!("`{what}` is named twice in `{text}`"));
+    let mut named = vec!["hbm"];
+    for name in names.iter().map(|name| name.split('=').next().unwrap_or(name).trim()) {
+        if named.contains(&name) {
+            return Err(twice(name));
+        }
+        named.push(name);
     }
     let mut found = Tiers {
-        tiers,
+        tiers: Vec::new(),
         decide: Decide::BreakEven,
-        evict: Rule::parse(TIMELESS[0])?,
+        evict: Evict::named(TIMELESS[0]).ok_or_else(|| unmodelled(TIMELESS[0]))?,
         write: Write::Through,
         inclusion: Inclusion::Inclusive,
         admit: 1,
     };
+    let mut set = Vec::new();
     for option in options {
+        let name = match option.split('=').next().unwrap_or(option).trim() {
+            "inclusive" | "exclusive" => "inclusive or exclusive",
+            other => other,
+        };
         found.set(option)?;
+        if set.contains(&name) {
+            return Err(twice(name));
+        }
+        set.push(name);
     }
     if (found.inclusion, found.write) == (Inclusion::Exclusive, Write::Through) {
         return Err(Error::usage(format!("expected one copy of each block in exclusive memories, found `{text}`"))
             .hint("add `write=on_evict`, or make them inclusive"));
     }
-    Ok(found)
+    Ok((names, found))
 }
 
 /// Names of the memories below `hbm`, and options.
@@ -300,20 +354,23 @@ impl Tiers {
             ("write", "on_evict") => self.write = Write::OnEvict,
             ("inclusive", "") => self.inclusion = Inclusion::Inclusive,
             ("exclusive", "") => self.inclusion = Inclusion::Exclusive,
-            ("evict", policy) if TIMELESS.contains(&policy) => self.evict = Rule::parse(policy)?,
-            ("admit", count) if count.parse::<u32>().is_ok_and(|count| count > 0) => {
-                self.admit = count.parse().unwrap_or(1);
+            ("evict", policy) => self.evict = Evict::named(policy).ok_or_else(|| unmodelled(option))?,
+            ("admit", count) => {
+                let count = count.parse::<u32>().ok().filter(|&count| count > 0);
+                self.admit = count.ok_or_else(|| unmodelled(option))?;
             }
-            _ => {
-                return Err(Error::usage(format!("`{option}` of `tier` is not modelled in serving")).hint(format!(
-                    "what is modelled: fetch=break_even or always, evict={}, write=through, back or on_evict, inclusive or \
-                     exclusive, admit=N",
-                    TIMELESS.join(" or ")
-                )));
-            }
+            _ => return Err(unmodelled(option)),
         }
         Ok(())
     }
+}
+
+fn unmodelled(option: &str) -> Error {
+    Error::usage(format!("`{option}` of `tier` is not modelled in serving")).hint(format!(
+        "what is modelled: fetch=break_even or always, evict={}, write=through, back or on_evict, inclusive or exclusive, \
+         admit=N",
+        TIMELESS.join(" or ")
+    ))
 }
 
 #[cfg(test)]

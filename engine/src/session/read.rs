@@ -7,7 +7,7 @@ use arrow::datatypes::{ArrowPrimitiveType, Int64Type, UInt32Type, UInt64Type};
 
 use super::{Basis, Content, Fate, Form, Kind, Piece, Role, Session, Trace, Turn};
 use crate::error::{Error, Result};
-use crate::workload::Workload;
+use crate::workload::{Workload, resolution, told_pause};
 
 /// A row of `context_segments`.
 #[derive(Debug, Clone, Copy)]
@@ -46,6 +46,7 @@ pub fn read(workload: &Workload, requests: &[RecordBatch], segments: &[RecordBat
     let (mut rows, mut sessions) = requests_of(requests)?;
     // A workload may have other arrivals than the trace: where turns wait for each other, those of their sessions.
     let origin = workload.request_ids.iter().filter_map(|id| rows.get(id)?.arrival_ns).min().unwrap_or(0);
+    let clock = resolution(workload.request_ids.iter().filter_map(|id| rows.get(id)?.arrival_ns));
     for id in &workload.request_ids {
         if let Some(arrival) = rows.get_mut(id).and_then(|row| row.arrival_ns.as_mut()) {
             *arrival = arrival.saturating_sub(origin);
@@ -75,8 +76,12 @@ pub fn read(workload: &Workload, requests: &[RecordBatch], segments: &[RecordBat
         sessions[number as usize].turns += 1;
     }
     let index: HashMap<u64, u32> = workload.request_ids.iter().copied().zip(0..).collect();
-    let mut chains =
-        Chains { nodes: HashMap::new(), free: sessions.len() as u32, sessions: vec![Last::default(); sessions.len()] };
+    let mut chains = Chains {
+        nodes: HashMap::new(),
+        free: sessions.len() as u32,
+        sessions: vec![Last::default(); sessions.len()],
+        clock,
+    };
     for (at, &session) in numbers.iter().enumerate() {
         let id = workload.request_ids[at];
         let row = rows.get(&id).copied().unwrap_or_default();
@@ -98,6 +103,8 @@ struct Chains {
     nodes: HashMap<(u32, u64), (u32, u32)>,
     free: u32,
     sessions: Vec<Last>,
+    /// The resolution of arrivals.
+    clock: i64,
 }
 
 /// The last turn of a session so far.
@@ -109,9 +116,9 @@ struct Last {
     turns: u32,
     /// Key and tokens of what its prompt is made of.
     keys: Vec<(u64, u32)>,
-    /// When it came, and when its answer was complete, as far as known.
+    /// When it came, and how long its answer took, as far as known.
     arrival_ns: i64,
-    end_ns: i64,
+    took_ns: Option<i64>,
 }
 
 impl Chains {
@@ -158,7 +165,7 @@ fn append(
 ) {
     let (basis, keys) = keys_of(workload, at, segments, row);
     let shared = if is_long { shared(chains, workload, (at, session), (basis, &keys), row) } else { Shared::default() };
-    let last = &mut chains.sessions[session as usize];
+    let (clock, last) = (chains.clock, &mut chains.sessions[session as usize]);
     let arrival_ns = row.arrival_ns.unwrap_or(workload.arrival_ns[at]);
     let turn = Turn {
         request_id: workload.request_ids[at],
@@ -167,7 +174,7 @@ fn append(
         turn: last.turns,
         role: Role::Recorded,
         arrival_ns,
-        idle_ns: idle(last, arrival_ns, row.delay_ns),
+        idle_ns: idle(last, arrival_ns, row.delay_ns, clock),
         output: workload.output[at],
         kept_tokens: shared.kept,
         found_tokens: shared.found,
@@ -179,22 +186,16 @@ fn append(
     }
     fill(trace, &turn, (shared.found, workload.prompt[at]), segments);
     trace.push(turn, &[]);
-    *last = Last {
-        at: Some(at as u32),
-        turns: last.turns + 1,
-        keys,
-        arrival_ns,
-        end_ns: arrival_ns.saturating_add(row.e2e_ns.unwrap_or(0)),
-    };
+    *last = Last { at: Some(at as u32), turns: last.turns + 1, keys, arrival_ns, took_ns: row.e2e_ns };
 }
 
-/// The pause since the turn before: as recorded, but no longer than since that one came, or since its end, as far as known.
-fn idle(last: &Last, arrival_ns: i64, delay_ns: Option<i64>) -> Option<i64> {
+/// The pause since the turn before, as a replay has it; since that one came where the recording does not tell.
+fn idle(last: &Last, arrival_ns: i64, delay_ns: Option<i64>, clock: i64) -> Option<i64> {
     if last.at.is_none() {
         return delay_ns;
     }
-    let [all, rest] = [last.arrival_ns, last.end_ns].map(|from| arrival_ns.saturating_sub(from).max(0));
-    Some(delay_ns.filter(|&delay| delay <= all).unwrap_or(rest))
+    let gap = arrival_ns.saturating_sub(last.arrival_ns);
+    Some(told_pause(Some(gap), last.took_ns, delay_ns, clock).map_or(gap, |(_, pause)| pause))
 }
 
 fn shared(
@@ -348,4 +349,22 @@ fn segments_of(batches: &[RecordBatch]) -> Result<Segments> {
     }
     found.names = names.len() as u32;
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A turn 11 s after one that took 3 s, by a clock that shows seconds.
+    #[test]
+    fn a_pause_is_as_exact_as_the_clock() {
+        const S: i64 = 1_000_000_000;
+        let last = Last { at: Some(0), arrival_ns: 5 * S, took_ns: Some(3 * S), ..Last::default() };
+        let idle_of = |delay: i64| idle(&last, 16 * S, Some(delay), S);
+        assert_eq!(idle_of(11 * S + S / 2), Some(11 * S + S / 2));
+        assert_eq!(idle_of(12 * S), Some(8 * S), "that does not fit between the two");
+        // Where it came before the answer was there it waited for nobody, and where nothing is told the start counts.
+        assert_eq!(idle(&last, 6 * S, Some(S), S), Some(0));
+        assert_eq!(idle(&Last { took_ns: None, ..last }, 16 * S, None, S), Some(11 * S));
+    }
 }

@@ -81,18 +81,17 @@ fn follow(changed: &Trace, requests: &Workload, of_turn: &HashMap<(u32, u32), us
         let key = (turn.session, turn.turn);
         let origin = turn.recorded.map(|recorded| recorded as usize).or_else(|| of_turn.get(&key).copied());
         let parent = origin.and_then(|origin| requests.turns.before(origin));
-        let begins = origin.is_some() && parent.is_none();
+        // What a stage sends for a turn begins in its place, and the turn waits for that.
+        let is_first = served.insert(key);
+        let begins = is_first && origin.is_some() && parent.is_none();
         let before = last.insert(turn.session, at).or_else(|| parent.and_then(|parent| places.get(&parent).copied()));
         turns.before.push(before.filter(|_| !begins).unwrap_or(u32::MAX));
         let (pause, basis) = match origin {
-            Some(origin) if begins || !served.contains(&key) => {
-                (requests.turns.pause_ns[origin], requests.turns.basis[origin])
-            }
+            Some(origin) if is_first => (requests.turns.pause_ns[origin], requests.turns.basis[origin]),
             _ => (0, Pause::AtOnce),
         };
         turns.pause_ns.push(pause);
         turns.basis.push(basis);
-        served.insert(key);
         places.extend(turn.recorded.map(|recorded| (recorded, at)));
     }
     turns
@@ -134,4 +133,27 @@ fn extend(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::{Kind, Turn};
+    use crate::test_kit::told_sessions;
+
+    #[test]
+    fn a_turn_waits_for_what_a_stage_sends_for_it_though_it_begins_a_session() {
+        let first = (0, Kind::User, 32);
+        let (recorded, mut requests) = told_sessions(&[&[vec![first], vec![first, (1, Kind::User, 32)]]], 1, 16);
+        requests.turns =
+            Turns { before: vec![u32::MAX, 0], pause_ns: vec![0, 5], basis: vec![Pause::First, Pause::Recorded] };
+        let mut changed = recorded.clone();
+        for at in [1, 0] {
+            changed.turns.insert(at, Turn { recorded: None, ..recorded.turns[at] });
+        }
+        let turns = follow(&changed, &requests, &HashMap::from([((0, 0), 0), ((0, 1), 1)]));
+        assert_eq!(turns.before, [u32::MAX, 0, 1, 2]);
+        assert_eq!(turns.pause_ns, [0, 0, 5, 0]);
+        assert_eq!(turns.basis, [Pause::First, Pause::AtOnce, Pause::Recorded, Pause::AtOnce]);
+    }
 }

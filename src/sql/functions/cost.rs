@@ -10,7 +10,7 @@ use arrow::buffer::NullBuffer;
 use arrow::datatypes::{DataType, Field, Fields, Int64Type};
 use datafusion::common::DataFusionError;
 use datafusion::logical_expr::{ColumnarValue, ScalarUDF, Volatility, create_udf};
-use engine::cost::{Batch, Parallel, Plan, StepCost, fewest, measure, plan, price};
+use engine::cost::{Batch, LONGEST_NS, Parallel, Plan, StepCost, fewest, measure, plan, price};
 use engine::error::{Error, Result};
 use engine::policy::{Shape, Stack, shape};
 use engine::serving::RULES;
@@ -168,6 +168,12 @@ fn step(plan: &Plan, accelerators: u32, batch: u32, context: u32) -> Step {
 }
 
 fn columns(steps: &[Option<Step>]) -> Found<StructArray> {
+    let longest = steps.iter().flatten().map(|step| step.cost.total()).fold(0.0, f64::max);
+    if longest >= LONGEST_NS {
+        return Err(through(Error::usage(format!(
+            "expected steps of less than 2^63 ns, 292 years, found {longest:.3e} ns"
+        ))));
+    }
     let each = |of: &dyn Fn(&Step) -> Option<i64>| -> ArrayRef {
         Arc::new(steps.iter().map(|step| step.as_ref().and_then(of)).collect::<Int64Array>())
     };

@@ -98,6 +98,19 @@ proptest! {
     }
 }
 
+/// A page ends with the row that brings it so many ids, however long that row is.
+#[test]
+fn long_lists_end_their_pages() {
+    let long = PAGE_IDS as u64 * 3 / 2;
+    let counts = [1, long, 5, 0, long, long / 3, long / 3, long / 3, 2];
+    let rows: Vec<Option<Vec<u64>>> = counts.iter().map(|count| Some((0..*count).rev().collect())).collect();
+    let file = written(&lists(&rows, false), false, 4);
+    let index = reader(file.clone()).metadata().offset_index().unwrap()[0][0].clone();
+    let first_rows: Vec<i64> = index.page_locations.iter().map(|page| page.first_row_index).collect();
+    assert_eq!(first_rows, [0, 2, 5, 8]);
+    assert_eq!(rows_of(&read(file, None)), rows);
+}
+
 /// Pages end with rows, and rows can be taken from the middle by the index of pages.
 #[test]
 fn several_pages_and_a_selection() {

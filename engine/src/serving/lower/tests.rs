@@ -14,7 +14,7 @@ fn tiers(decide: Decide, rates: &[(f64, f64)]) -> Tiers {
     Tiers {
         tiers: rates.iter().map(tier).collect(),
         decide,
-        evict: Rule::parse("lru").unwrap(),
+        evict: Evict::named("lru").unwrap(),
         write: Write::Through,
         inclusion: Inclusion::Inclusive,
         admit: 1,
@@ -70,7 +70,9 @@ fn placements_are_typed() {
     assert!((found.tiers[1].way.bytes_per_ns - 28.0).abs() < 1e-9);
     let found = parse("tier(hbm,dram; write = on_evict, exclusive; evict=sieve, admit=2)", &machine, 1.0).unwrap();
     assert_eq!((found.write, found.inclusion, found.admit), (Write::OnEvict, Inclusion::Exclusive, 2));
-    assert_eq!(found.evict.text(), "sieve");
+    assert_eq!(found.evict.name(), "sieve");
+    // Each policy that may be named can be started, and no other is let in.
+    assert!(TIMELESS.iter().all(|name| Evict::named(name).is_some()) && Evict::named("min").is_none());
     for (text, part) in [
         ("tier(dram)", "the first memory is `hbm`"),
         ("tier(hbm)", "at least one memory"),
@@ -78,8 +80,13 @@ fn placements_are_typed() {
         ("tier(hbm,dram,nvme,tape)", "found `tape` as number 3"),
         ("tier(hbm,dram; evict=ttl)", "not modelled"),
         ("tier(hbm,dram; admit=0)", "not modelled"),
+        ("tier(hbm,dram; admit=two)", "not modelled"),
         ("tier(hbm,dram; exclusive)", "add `write=on_evict`"),
         ("tier(hbm,)", "expected a placement"),
+        ("tier(hbm,dram,dram=1TB)", "`dram` is named twice"),
+        ("tier(hbm,hbm)", "`hbm` is named twice"),
+        ("tier(hbm,dram; write=back, write=through)", "`write` is named twice"),
+        ("tier(hbm,dram; exclusive, inclusive)", "`inclusive or exclusive` is named twice"),
         ("tier(hbm,dram=1XB)", "expected"),
     ] {
         let error = parse(text, &machine, 1.0).unwrap_err();

@@ -45,6 +45,9 @@ const WORKERS: &str = "num_workers";
 /// What was measured.
 const MEASURED: [&str; 2] = ["silicon_ttft_ms", "silicon_tpot_ms"];
 
+/// Accelerators of a node of the machines that aggregated rows are of.
+const NODE: u64 = 8;
+
 /// Requests of a replay, as a multiple of the concurrency. The first wave finds an empty engine and is left out.
 const WAVES: u32 = 4;
 
@@ -165,11 +168,15 @@ fn row(args: &Args, cells: &Cells<'_>) -> std::result::Result<Row, String> {
         return Err(format!("{}missing `{missing}`", if is_apart { "disaggregated, " } else { "" }));
     }
     let number = |name: &str| text(name).parse::<f64>().map_err(|_| format!("`{name}` is no number"));
-    let whole = |name: &str| number(name).map(|value| value as u32);
+    let whole = |name: &str| {
+        let value = number(name)?;
+        let is_whole = value.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&value);
+        is_whole.then_some(value as u32).ok_or_else(|| format!("`{name}` is no whole number"))
+    };
     let spread = |pool: &str| -> std::result::Result<(Parallel, u32), String> {
         let of = |name: &str| whole(&format!("{pool}{name}"));
         let (listed, expert) = ([of("tp_size")?, of("attention_dp_size")?], of("moe_ep_size")?.max(1));
-        let [tensor, data] = once(listed, [of("moe_tp_size")?, expert]);
+        let [tensor, data] = once(text("id"), listed, [of("moe_tp_size")?, expert], is_apart);
         let instances = if is_apart { of(WORKERS)? } else { 1 };
         Ok((Parallel { tensor, data, expert, pipeline: of("pp_size")?, instances }, listed[1]))
     };
@@ -182,7 +189,8 @@ fn row(args: &Args, cells: &Cells<'_>) -> std::result::Result<Row, String> {
     let engine = engine_of(text("backend"))?;
     // A batch is that of a group of those that the row lists.
     let batch = whole(&format!("{pool}batch_size"))?;
-    let concurrency = batch.saturating_mul(groups).saturating_mul(parallel.instances);
+    let concurrency = batch.checked_mul(groups).and_then(|all| all.checked_mul(parallel.instances));
+    let concurrency = concurrency.filter(|all| *all <= u32::MAX / WAVES).ok_or("more requests at a time than fit")?;
     let split = prefill.map(|prefill| format!("{}:{}", prefill.instances, parallel.instances));
     Ok(Row {
         id: text("id").to_owned(),
@@ -216,13 +224,20 @@ fn row(args: &Args, cells: &Cells<'_>) -> std::result::Result<Row, String> {
 
 /// Tensor and data parallelism of attention, each accelerator once. Rows of engines that were started with as many expert
 /// parts as accelerators have the square of their number: `..._tp8_ep8_920` says 64 in `tp_size`, 8 in `moe_tp_size` and 8 in
-/// `moe_ep_size`.
-pub(super) fn once([tensor, data]: [u32; 2], [moe_tensor, expert]: [u32; 2]) -> [u32; 2] {
-    let is_squared = expert > 1 && moe_tensor == expert && tensor.saturating_mul(data) == expert * expert;
+/// `moe_ep_size`. They are told by their id, or by an instance of its own that is larger than a node of eight: four by two
+/// parts are four accelerators.
+pub(super) fn once(id: &str, listed: [u32; 2], [moe_tensor, expert]: [u32; 2], is_apart: bool) -> [u32; 2] {
+    let [tensor, data] = listed;
+    let count = u64::from(tensor) * u64::from(data);
+    if expert < 2 || moe_tensor != expert || count != u64::from(expert).pow(2) {
+        return listed;
+    }
+    let is_told = [format!("_tp{expert}_ep{expert}_"), format!("_tp{expert}_0_ep{expert}_0_")];
+    let is_squared = is_told.iter().any(|told| format!("{id}_").contains(told)) || (!is_apart && count > NODE);
     match is_squared {
         true if data == 1 => [expert, 1],
         true if tensor == 1 => [1, expert],
-        _ => [tensor, data],
+        _ => listed,
     }
 }
 
