@@ -305,7 +305,7 @@ fn sessions(name: &str, batches: &[RecordBatch], rows: &[Row], think: ThinkTime)
 /// arrivals.
 fn pause(own: &Fact<'_>, before: &Fact<'_>, clock: i64, think: ThinkTime) -> Option<(Pause, i64)> {
     let gap = own.arrival.zip(before.arrival).map(|(own, before)| own.saturating_sub(before));
-    told_pause(gap, before.e2e, own.delay, clock).or_else(|| match (gap, think) {
+    told_pause(gap, before.e2e, own.delay, clock).or(match (gap, think) {
         (Some(gap), ThinkTime::Starts) => Some((Pause::FromStart, gap)),
         (_, ThinkTime::Fixed(chosen)) => Some((Pause::Chosen, chosen)),
         _ => None,

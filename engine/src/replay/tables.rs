@@ -768,7 +768,7 @@ mod tests {
         crate::machine::parse(&text, "h100.toml").unwrap()
     }
 
-    /// PCIe Gen5 x16, of which 86% are reached, for each of two tensor shards of three instances.
+    /// `PCIe` Gen5 x16, of which 86% are reached, for each of two tensor shards of three instances.
     #[test]
     fn a_link_is_full_where_the_replay_sends_all_that_it_can() {
         let parallel = Parallel { data: 4, instances: 3, ..Parallel::tensor(2) };
