@@ -81,7 +81,8 @@ fn memory_does_not_grow_with_the_recording() {
     // 160 MB of masses a request, so that the second recording is 320 MB larger; the first is read in several pieces already.
     let (small, large) = (peak(4), peak(6));
     assert!(small > 200 << 20 && large < 800 << 20, "{small} and {large} bytes");
-    assert!(large < small + (100 << 20), "{small} and {large} bytes");
+    // How threads meet moves a peak by up to 130 MB from run to run.
+    assert!(large < small + (200 << 20), "{small} and {large} bytes");
 }
 
 /// A store with a recording of so many requests: 2 layers, 4 heads, 40 steps of 125,000 tokens, mass spread evenly.
