@@ -64,8 +64,7 @@ pub(crate) fn show(
         None => {
             let mut out = std::io::stdout().lock();
             let is_terminal = out.is_terminal();
-            let width = if is_terminal { usize::from(console::Term::stdout().size().1) } else { 0 };
-            output::write(batches, output::Options { format, max_rows, is_terminal, width }, &mut out)
+            output::write(batches, output::Options::on_stdout(format, max_rows, is_terminal), &mut out)
         }
         Some(path) => {
             let mut bytes = Vec::new();

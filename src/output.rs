@@ -103,6 +103,14 @@ pub struct Options {
     pub width: usize,
 }
 
+impl Options {
+    /// For standard output or what is put together for it, which is a terminal of the width that it has now, or none.
+    pub fn on_stdout(format: Format, max_rows: Option<usize>, is_terminal: bool) -> Self {
+        let width = if is_terminal { usize::from(console::Term::stdout().size().1) } else { 0 };
+        Self { format, max_rows, is_terminal, width }
+    }
+}
+
 /// Writes a result. `batches` share one schema; at least one is expected, which may be empty.
 ///
 /// # Errors

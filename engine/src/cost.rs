@@ -24,10 +24,21 @@ pub use plan::{BLOCK_TOKENS, Linear, Parallel, Plan, PlanGroup, Speculative, Wir
 pub(crate) use prefill::pairs;
 pub use prefill::prefill_ns;
 
+use crate::error::{Error, Result};
 use crate::machine::FfnPool;
 
-/// Steps of so many nanoseconds, 2^63, and longer ones are refused: times are whole numbers of 63 bits.
-pub const LONGEST_NS: f64 = 9_223_372_036_854_775_808.0;
+/// Refuses the longest of some steps, nanoseconds, where it is 2^63 or more: times are whole numbers of 63 bits, and beyond
+/// them nothing would be said that is true.
+///
+/// # Errors
+/// Such a step.
+pub fn within_bits(longest_ns: f64) -> Result<()> {
+    if longest_ns >= 9_223_372_036_854_775_808.0 {
+        return Err(Error::usage(format!("expected steps of less than 2^63 ns, 292 years, found {longest_ns:.3e} ns"))
+            .hint("take a smaller batch or context, or a machine that is less slow"));
+    }
+    Ok(())
+}
 
 /// Times and bytes by booth; times in nanoseconds, bytes summed over the accelerators of the instance.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]

@@ -10,7 +10,7 @@ use arrow::array::{
     ArrayRef, BooleanArray, Float64Array, Int64Array, RecordBatch, StringArray, UInt32Array, UInt64Array,
 };
 use engine::cost::{
-    Demand, Field, LONGEST_NS, Parallel, Plan, Speculative, StepCost, fewest, measure, peak_flops, plan, price_columns,
+    Demand, Field, Parallel, Plan, Speculative, StepCost, fewest, measure, peak_flops, plan, price_columns, within_bits,
 };
 use engine::error::{Error, Result};
 use engine::machine::Machine;
@@ -286,12 +286,8 @@ fn priced(plans: &[Plan], steps: &Steps) -> Result<Vec<Figures>> {
     let mut out: Vec<Figures> = plans.iter().map(|_| std::array::from_fn(|_| Vec::new())).collect();
     let demand = Demand { decode_requests: &steps.batch, kept_tokens: &columns };
     price_columns(plans, &demand, FIELDS, &mut out)?;
-    // Times are whole nanoseconds in 63 bits; beyond them nothing would be said that is true.
     let longest = out.iter().flat_map(|figures| figure(figures, Field::Total)).copied().fold(0.0, f64::max);
-    if longest >= LONGEST_NS {
-        return Err(Error::usage(format!("expected steps of less than 2^63 ns, 292 years, found {longest:.3e} ns"))
-            .hint("take a smaller batch or context, or a machine that is less slow"));
-    }
+    within_bits(longest)?;
     Ok(out)
 }
 

@@ -1,10 +1,9 @@
 //! `kvtoll ingest`: foreign traces into a store.
 
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use engine::error::{Error, Result};
+use engine::error::Result;
 
 use super::{Exit, talk};
 use crate::ingest::{OnBadRow, Options, Settings, Severity, Summary, TimeUnit, ingest};
@@ -103,10 +102,6 @@ impl Reading {
 
 /// Reads the files and says what came of each.
 pub(crate) fn read(files: &[String], into: &Path, reading: &Reading) -> Result<Vec<Summary>> {
-    // Nobody waits for a person who does not know that data is to be typed; and no store is left behind.
-    if files.iter().any(|file| file == "-") && std::io::stdin().is_terminal() {
-        return Err(Error::usage("expected data on standard input, found a terminal").hint("pipe a file into it"));
-    }
     let is_new = !into.exists();
     let mut store = Store::open_or_create(into)?;
     let bar = talk::bar(None);

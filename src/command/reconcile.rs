@@ -231,8 +231,7 @@ fn everything(store: &Store, args: &Args, format: Format) -> Result<Exit> {
     ];
     let mut text = Vec::new();
     let is_terminal = args.shown.output.is_none() && std::io::stdout().lock().is_terminal();
-    let width = if is_terminal { usize::from(console::Term::stdout().size().1) } else { 0 };
-    let options = output::Options { format, max_rows: args.shown.max_rows, is_terminal, width };
+    let options = output::Options::on_stdout(format, args.shown.max_rows, is_terminal);
     for (part, _) in parts.iter().filter(|(_, wanted)| *wanted) {
         let table = show(store, args, *part)?;
         let title = if format == Format::Md { format!("## {}\n\n", name(*part)) } else { format!("{}\n", name(*part)) };

@@ -294,3 +294,11 @@ fn a_request_takes_room_for_its_newest_tokens_in_16_bits() {
         assert_eq!(room > 0, policy.contains("kivi"));
     }
 }
+
+#[test]
+fn steps_that_no_column_holds_are_refused() {
+    assert!(within_bits(9.2e18).is_ok());
+    for longest in [9_223_372_036_854_775_808.0, f64::INFINITY] {
+        assert!(within_bits(longest).unwrap_err().to_string().contains("less than 2^63 ns"));
+    }
+}

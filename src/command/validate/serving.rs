@@ -68,6 +68,14 @@ struct Line {
     error: Option<f64>,
 }
 
+impl Line {
+    /// Of a figure that is an error itself, over so many.
+    fn of_error(of: &str, figure: String, count: usize, error: Option<f64>) -> Self {
+        let (of, count) = (of.to_owned(), count as u64);
+        Self { of, figure, unit: "ratio", count, measured: None, replayed: None, error }
+    }
+}
+
 /// Runs `kvtoll validate serving`.
 pub fn run(args: &Args) -> Result<Exit> {
     let bar = talk::bar(None);

@@ -1,6 +1,7 @@
 //! `kv_bytes` and `step_cost`: what a policy stores on a model, and what a decode step takes on a machine.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use arrow::array::{
@@ -10,7 +11,7 @@ use arrow::buffer::NullBuffer;
 use arrow::datatypes::{DataType, Field, Fields, Int64Type};
 use datafusion::common::DataFusionError;
 use datafusion::logical_expr::{ColumnarValue, ScalarUDF, Volatility, create_udf};
-use engine::cost::{Batch, LONGEST_NS, Parallel, Plan, StepCost, fewest, measure, plan, price};
+use engine::cost::{Batch, Parallel, Plan, StepCost, fewest, measure, plan, price, within_bits};
 use engine::error::{Error, Result};
 use engine::policy::{Shape, Stack, shape};
 use engine::serving::RULES;
@@ -39,8 +40,8 @@ fn kv_bytes_of(args: &[ColumnarValue]) -> Found<ColumnarValue> {
             bytes.push(None);
             continue;
         };
-        if let std::collections::btree_map::Entry::Vacant(e) = shapes.entry((model, policy)) {
-            e.insert(shape_of(model, policy).map_err(through)?);
+        if let Entry::Vacant(unseen) = shapes.entry((model, policy)) {
+            unseen.insert(shape_of(model, policy).map_err(through)?);
         }
         let prompt = count("tokens", tokens).map_err(through)?;
         bytes.push(shapes.get(&(model, policy)).map(|shape| shape.stored_bytes(prompt)));
@@ -169,11 +170,7 @@ fn step(plan: &Plan, accelerators: u32, batch: u32, context: u32) -> Step {
 
 fn columns(steps: &[Option<Step>]) -> Found<StructArray> {
     let longest = steps.iter().flatten().map(|step| step.cost.total()).fold(0.0, f64::max);
-    if longest >= LONGEST_NS {
-        return Err(through(Error::usage(format!(
-            "expected steps of less than 2^63 ns, 292 years, found {longest:.3e} ns"
-        ))));
-    }
+    within_bits(longest).map_err(through)?;
     let each = |of: &dyn Fn(&Step) -> Option<i64>| -> ArrayRef {
         Arc::new(steps.iter().map(|step| step.as_ref().and_then(of)).collect::<Int64Array>())
     };

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn spread(model: &Model, machine: &Machine, parallel: Parallel) -> crate::error::Result<Plan> {
+fn spread(model: &Model, machine: &Machine, parallel: Parallel) -> Result<Plan> {
     let shape = shape(&Stack::parse("full").unwrap(), model).unwrap();
     let mut machine = machine.clone();
     machine.accelerator.memory_bytes.value = 2e12;

@@ -326,15 +326,7 @@ fn errors(how: &str, rows: &[Row], came: &[Result<Came>]) -> Vec<Line> {
             for (what, error) in
                 [("mean_error", mean(&absolute)), ("median_error", median(&mut absolute)), ("bias", mean(&signed))]
             {
-                lines.push(Line {
-                    of: name.clone(),
-                    figure: format!("{figure}_{what}"),
-                    unit: "ratio",
-                    count: pairs.len() as u64,
-                    measured: None,
-                    replayed: None,
-                    error,
-                });
+                lines.push(Line::of_error(&name, format!("{figure}_{what}"), pairs.len(), error));
             }
         }
     }

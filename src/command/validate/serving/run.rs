@@ -241,15 +241,7 @@ fn latencies(name: &str, measured: &[Felt], replayed: &[Option<Felt>]) -> Vec<Li
         let mut errors: Vec<f64> = known.iter().map(|(a, b)| (b / a - 1.0).abs()).collect();
         errors.sort_unstable_by(f64::total_cmp);
         for (what, error) in [("median", median(&mut errors)), ("p90", quantile(&errors, 0.9))] {
-            lines.push(Line {
-                of: name.to_owned(),
-                figure: format!("{figure}_{what}_error_by_request"),
-                unit: "ratio",
-                count: errors.len() as u64,
-                measured: None,
-                replayed: None,
-                error,
-            });
+            lines.push(Line::of_error(name, format!("{figure}_{what}_error_by_request"), errors.len(), error));
         }
     }
     lines
