@@ -258,36 +258,70 @@ fn speculate(plan: &Plan, drafting: Speculative, batch: &Batch<'_>) -> StepCost 
 
 /// A step in which each decoding request has `width` tokens.
 fn price_step(plan: &Plan, batch: &Batch<'_>, width: f64) -> StepCost {
-    let mut cost = StepCost { overhead: plan.step_overhead_ns, ..StepCost::default() };
     let shares = Shares::of(plan, batch);
-    let decoded = batch.decode_requests as f64 * width;
-    match &plan.ffn_pool {
-        Some(pool) if batch.decode_requests > 0 => {
-            disaggregated_decode(plan, pool, batch, &mut cost);
-            if batch.prefill_tokens > 0 {
-                let (tokens, rows) = (batch.prefill_tokens as f64, batch.prefill_rows as f64);
-                linear(plan, (0.0, tokens), (0.0, rows), &Shares::WHOLE, &mut cost);
-                collectives(plan, tokens, &mut cost);
-            }
-        }
+    let mut cost = match &plan.ffn_pool {
+        Some(pool) if batch.decode_requests > 0 => on_two_pools(plan, pool, batch, &shares, width),
         _ => {
-            let (prefill, rows) = (batch.prefill_tokens as f64, batch.prefill_rows as f64);
-            linear(plan, (decoded, prefill), (decoded, rows), &shares, &mut cost);
-            collectives(plan, decoded * shares.decode + prefill * shares.prefill, &mut cost);
-            hops(plan, decoded * shares.decode + prefill * shares.prefill, &mut cost);
-            if batch.decode_requests > 0 {
-                for (group, &kept) in plan.groups.iter().zip(batch.kept_tokens) {
-                    decode_attention(plan, group, batch, kept, (1.0, shares.decode, width), &mut cost);
-                }
-            }
+            let mut cost = by_tokens(plan, batch, &shares, width);
+            attend_all(plan, batch, &shares, width, &mut cost);
+            cost
         }
-    }
+    };
     if batch.prefill_tokens > 0 {
         prefill_attention(plan, batch, shares.prefill, &mut cost);
     }
     policy_work(plan, batch, &shares, &mut cost);
-    written(plan, batch, &shares, width, &mut cost);
     cost
+}
+
+/// What of a step its tokens alone settle, whatever is kept of their contexts: the linear layers, what goes between
+/// accelerators, the KV that is written.
+fn by_tokens(plan: &Plan, batch: &Batch<'_>, shares: &Shares, width: f64) -> StepCost {
+    let mut cost = StepCost { overhead: plan.step_overhead_ns, ..StepCost::default() };
+    let decoded = batch.decode_requests as f64 * width;
+    let (prefill, rows) = (batch.prefill_tokens as f64, batch.prefill_rows as f64);
+    linear(plan, (decoded, prefill), (decoded, rows), shares, &mut cost);
+    collectives(plan, decoded * shares.decode + prefill * shares.prefill, &mut cost);
+    hops(plan, decoded * shares.decode + prefill * shares.prefill, &mut cost);
+    written(plan, batch, shares, width, &mut cost);
+    cost
+}
+
+/// Decode attention of all layer groups.
+fn attend_all(plan: &Plan, batch: &Batch<'_>, shares: &Shares, width: f64, cost: &mut StepCost) {
+    if batch.decode_requests > 0 {
+        for (group, &kept) in plan.groups.iter().zip(batch.kept_tokens) {
+            decode_attention(plan, group, batch, kept, (1.0, shares.decode, width), cost);
+        }
+    }
+}
+
+/// Decoding with the FFN on another pool; prompts that are computed beside it stay here whole.
+fn on_two_pools(plan: &Plan, pool: &Pool, batch: &Batch<'_>, shares: &Shares, width: f64) -> StepCost {
+    let mut cost = StepCost { overhead: plan.step_overhead_ns, ..StepCost::default() };
+    disaggregated_decode(plan, pool, batch, &mut cost);
+    if batch.prefill_tokens > 0 {
+        let (tokens, rows) = (batch.prefill_tokens as f64, batch.prefill_rows as f64);
+        linear(plan, (0.0, tokens), (0.0, rows), &Shares::WHOLE, &mut cost);
+        collectives(plan, tokens, &mut cost);
+    }
+    written(plan, batch, shares, width, &mut cost);
+    cost
+}
+
+/// A step of decoding alone, of which the part that its number of requests settles is known: the rest of it.
+fn by_kept(plan: &Plan, batch: &Batch<'_>, settled: &StepCost) -> StepCost {
+    let shares = Shares::of(plan, batch);
+    let mut cost = *settled;
+    attend_all(plan, batch, &shares, 1.0, &mut cost);
+    policy_work(plan, batch, &shares, &mut cost);
+    cost
+}
+
+/// What the number of requests settles of a step of decoding alone; `None` where what is kept changes that part too.
+fn settled(plan: &Plan, batch: &Batch<'_>) -> Option<StepCost> {
+    let is_plain = plan.ffn_pool.is_none() && plan.speculative.is_none();
+    is_plain.then(|| by_tokens(plan, batch, &Shares::of(plan, batch), 1.0))
 }
 
 /// Decode attention of one layer group that keeps `kept` tokens, in `passes` launches per layer, with `width` new tokens of

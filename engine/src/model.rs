@@ -261,6 +261,18 @@ impl Model {
         self.head_params + self.embedding_params + layers.sum::<f64>()
     }
 
+    /// How the projections of attention are stored where the weights are in `dtype`: published models with routed experts
+    /// leave them in 16 bits when those are in 4 (`self_attn*` and `linear_attn*` under `ignore` in the
+    /// `quantization_config` of nvidia/Kimi-K2.5-NVFP4, GLM-5.1-NVFP4 and Qwen3.5-122B-A10B-NVFP4, under
+    /// `modules_to_not_convert` in that of openai/gpt-oss-120b). Dense models have all in 4 bits.
+    pub fn attention_dtype(&self, dtype: WeightDtype) -> WeightDtype {
+        let is_routed = self.groups.iter().any(|group| group.ffn.experts > 0);
+        match dtype {
+            WeightDtype::Nvfp4 | WeightDtype::Mxfp4 | WeightDtype::Int4 if is_routed => WeightDtype::Bf16,
+            _ => dtype,
+        }
+    }
+
     /// Parameters that the generation of one token multiplies with: all but the experts that are not chosen and the
     /// input embedding, which is only looked up.
     pub fn active_params(&self) -> f64 {

@@ -64,6 +64,10 @@ const PROFILE: [&str; 3] = ["weight_read", "matmul_bf16", "layer_floor_ns"];
 /// Machines that nobody has measured, and the one whose die they have: its times are moved to their rates.
 const KIN: [(&str, &str); 3] = [("gb200", "b200"), ("b300", "b200"), ("gb300", "b200")];
 
+/// Operations of which a framework's own kernels were measured under another one too: what TensorRT-LLM runs experts with on
+/// Blackwell is in SGLang's tables as `sglang_flashinfer_trtllm_moe`.
+const LENT: [(&str, &str, &str); 1] = [("trtllm", "moe", "sglang")];
+
 /// The framework of a serving engine, by the engine's name: `vllm` of `vllm-0.19`.
 pub fn framework(engine: &str) -> &str {
     engine.split('-').next().unwrap_or(engine)
@@ -118,12 +122,15 @@ impl Library {
             if !is_needed(op, model, parallel) || instead.iter().any(|parameter| varied(parameter)) {
                 continue;
             }
-            let name = name(device, framework, op);
-            let Some(bytes) = self.bytes(&name)? else { continue };
-            let Some(found) = self.find(&name)? else { continue };
-            hash.update(name.as_bytes());
-            hash.update(bytes);
-            measured.surfaces.push(found.surface.clone());
+            let lent = LENT.iter().filter(|(to, of, _)| (*to, *of) == (framework, op)).map(|(_, _, from)| *from);
+            for framework in std::iter::once(framework).chain(lent) {
+                let name = name(device, framework, op);
+                let Some(bytes) = self.bytes(&name)? else { continue };
+                let Some(found) = self.find(&name)? else { continue };
+                hash.update(name.as_bytes());
+                hash.update(bytes);
+                measured.surfaces.push(found.surface.clone());
+            }
         }
         let Some(first) = measured.surfaces.first() else { return Ok(measured) };
         measured.peaks = match kin {
@@ -175,6 +182,17 @@ mod tests {
         // The die of B200, at its own rates and on trust.
         let kin = of("gb300", "llama-3.1-8b", 1);
         assert!(kin.name.starts_with("b200 vllm ") && kin.surfaces.len() == 3 && kin.peaks.is_some());
+    }
+
+    /// `TensorRT-LLM`'s expert kernels on Blackwell, with SGLang's tables, beside its own table of another kernel.
+    #[test]
+    fn kernels_that_another_framework_was_measured_with_are_lent() {
+        let (machine, model) = (load_machine("b200").unwrap(), load_model("deepseek-r1").unwrap());
+        let of = |framework: &str| {
+            let found = Library::of(None).measured(&machine, framework, &model, Parallel::tensor(8)).unwrap();
+            ops(&found).iter().filter(|op| **op == "moe").count()
+        };
+        assert_eq!([of("trtllm"), of("sglang"), of("vllm")], [2, 1, 1]);
     }
 
     #[test]

@@ -3,10 +3,11 @@
 //! Between the points where other branches win ([`StepCost::regime`]) a step's cost is linear in the kept tokens. For each
 //! number of requests that occurs, the corners of what is kept are priced by [`price`]; where they are in one regime, all
 //! rows with that number are the sum of a constant and of a slope per lane, and where they are not (disaggregated decoding,
-//! measured surfaces across cells) each row is priced by itself. So every operation comes from the same functions as in a
-//! replay, and no row allocates.
+//! measured surfaces across cells) each row is priced by itself; what its number of requests settles of it (weights,
+//! collectives) is then priced once for all of them. So every operation comes from the same functions as in a replay, and no
+//! row allocates.
 
-use super::{Batch, Plan, StepCost, price};
+use super::{Batch, Plan, StepCost, by_kept, price, settled};
 use crate::error::{Error, Result};
 
 /// Decode steps as columns: one row is one step of an instance.
@@ -163,7 +164,7 @@ pub fn price_columns<const C: usize>(
                 rows_of.price(table, column);
             }
             for &at in &rows_of.by_themselves {
-                let cost = scratch.price(plan, demand, start + at);
+                let cost = scratch.price(plan, table, demand, start + at);
                 for (column, field) in out.iter_mut().zip(fields) {
                     column[start + at] = field.of(&cost);
                 }
@@ -288,6 +289,8 @@ struct Table {
     first: Vec<u32>,
     /// Whether some rows are priced by themselves.
     has_others: bool,
+    /// Of those rows, by their number of requests, what it settles; empty where there are none.
+    settled: Vec<Option<StepCost>>,
     /// For each field, and each number of requests: what the step costs with nothing kept, then what each kept token of each
     /// lane adds.
     columns: Vec<Vec<f64>>,
@@ -295,8 +298,12 @@ struct Table {
 
 impl Table {
     fn of<const C: usize>(plan: &Plan, corners: &Corners, fields: [Field; C]) -> Self {
-        let mut table =
-            Self { first: vec![UNSEEN; corners.numbers()], has_others: false, columns: vec![Vec::new(); C] };
+        let mut table = Self {
+            first: vec![UNSEEN; corners.numbers()],
+            has_others: false,
+            settled: Vec::new(),
+            columns: vec![Vec::new(); C],
+        };
         let nothing = vec![0_u64; plan.groups.len()];
         let none = vec![0.0; plan.groups.len()];
         let mut kept = vec![0_u64; corners.lanes];
@@ -309,7 +316,11 @@ impl Table {
             // Of a pool of its own for the FFN, the number of micro-batches changes with what is kept, back and forth.
             let is_linear = plan.ffn_pool.is_none();
             match is_linear.then(|| linear(ranges, &mut kept, &mut at, fields)).flatten() {
-                None => (table.first[requests], table.has_others) = (ROW_BY_ROW, true),
+                None => {
+                    (table.first[requests], table.has_others) = (ROW_BY_ROW, true);
+                    table.settled.resize(requests + 1, None);
+                    table.settled[requests] = settled(plan, &decoding(requests as u64, &nothing, (&none, &nothing)));
+                }
                 Some(rows) => {
                     table.first[requests] = found;
                     found += 1;
@@ -359,8 +370,13 @@ fn linear<const C: usize>(
     Some(rows)
 }
 
-fn decode(plan: &Plan, requests: u64, kept: &[u64], (pairs, context): (&[f64], &[u64])) -> StepCost {
-    let batch = Batch {
+fn decode(plan: &Plan, requests: u64, kept: &[u64], prefill: (&[f64], &[u64])) -> StepCost {
+    price(plan, &decoding(requests, kept, prefill))
+}
+
+/// A step of decoding alone; the slices of the prefill have a zero for each group.
+fn decoding<'a>(requests: u64, kept: &'a [u64], (pairs, context): (&'a [f64], &'a [u64])) -> Batch<'a> {
+    Batch {
         decode_requests: requests,
         kept_tokens: kept,
         longest_tokens: 0,
@@ -370,8 +386,7 @@ fn decode(plan: &Plan, requests: u64, kept: &[u64], (pairs, context): (&[f64], &
         prefill_pairs: pairs,
         prefill_context: context,
         scored_tokens: 0,
-    };
-    price(plan, &batch)
+    }
 }
 
 /// Room for one row that is priced by itself.
@@ -387,12 +402,16 @@ impl Scratch {
         Self { kept: vec![0; lanes], pairs: vec![0.0; groups], context: vec![0; groups] }
     }
 
-    fn price(&mut self, plan: &Plan, demand: &Demand<'_>, row: usize) -> StepCost {
+    fn price(&mut self, plan: &Plan, table: &Table, demand: &Demand<'_>, row: usize) -> StepCost {
         for (kept, column) in self.kept.iter_mut().zip(demand.kept_tokens) {
             *kept = column[row];
         }
-        let requests = u64::from(demand.decode_requests[row]);
-        decode(plan, requests, &self.kept, (&self.pairs, &self.context))
+        let requests = demand.decode_requests[row];
+        let batch = decoding(u64::from(requests), &self.kept, (&self.pairs, &self.context));
+        match table.settled.get(requests as usize).and_then(Option::as_ref) {
+            Some(settled) => by_kept(plan, &batch, settled),
+            None => price(plan, &batch),
+        }
     }
 }
 

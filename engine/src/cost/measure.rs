@@ -65,7 +65,12 @@ impl fmt::Debug for Measured {
 impl Measured {
     /// The surface of an operation.
     fn surface(&self, op: &str) -> Option<&Surface> {
-        self.surfaces.iter().map(Arc::as_ref).find(|surface| surface.op() == op)
+        self.surfaces_of(op).next()
+    }
+
+    /// The surfaces of an operation: the framework's own, then those of others that run its kernels.
+    fn surfaces_of(&self, op: &str) -> impl Iterator<Item = &Surface> {
+        self.surfaces.iter().map(Arc::as_ref).filter(move |surface| surface.op() == op)
     }
 
     /// The same on a machine of which numbers have become others; what is no rate of its accelerators changes no time.
@@ -101,6 +106,9 @@ const TOKENS: [u64; 16] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 40
 /// The skew of tokens over experts that is assumed, and what stands in for it.
 const DISTRIBUTIONS: [&str; 3] = ["power_law_1.01", "balanced", "power_law_1.2"];
 
+/// In the names of kernels of TensorRT-LLM that other frameworks run.
+const TRTLLM: &str = "trtllm";
+
 /// Puts the times of measured operations into a plan, and says how certain the plan is then.
 pub fn measure(plan: &mut Plan, model: &Model, machine: &Machine, dtype: WeightDtype, measured: &Measured) {
     if measured.surfaces.is_empty() {
@@ -114,7 +122,7 @@ pub fn measure(plan: &mut Plan, model: &Model, machine: &Machine, dtype: WeightD
         group.uneven = ways(group, model, measured.surface("attention_generation"), tensor);
         group.measured_mixed = mixed(group, model, measured, tensor);
     }
-    latents(plan, model, measured, (dtype, &formats), tensor);
+    latents(plan, model, measured, formats.attention, tensor);
     // On two pools the FFN runs elsewhere, and micro-batches of it are not steps.
     if let Some((lines, is_routed)) = named::lines(plan, model, measured, dtype, tensor) {
         // Norms, rotary embeddings and activations are among what was measured.
@@ -131,7 +139,7 @@ pub fn measure(plan: &mut Plan, model: &Model, machine: &Machine, dtype: WeightD
             k: u64::from(model.hidden),
             exact: true,
         };
-        let head = product_line(measured, &formats, &head);
+        let head = product_line(measured, formats.products, &head);
         let exchange = exchange(plan, model, measured);
         let lines = Lines { layers, experts, exchange, head, all_reduce: all_reduce(measured, model, tensor) };
         plan.lines = (lines != Lines::default()).then(|| Box::new(lines));
@@ -142,6 +150,7 @@ pub fn measure(plan: &mut Plan, model: &Model, machine: &Machine, dtype: WeightD
 
 /// The number formats that surfaces name for weights of one kind, the likeliest first.
 struct Formats {
+    attention: &'static [&'static str],
     products: &'static [&'static str],
     experts: &'static [&'static str],
 }
@@ -150,15 +159,19 @@ impl Formats {
     /// Weights that are published in 8 bits have scales for blocks; those that an engine converts have one for a tensor.
     fn of(model: &Model, dtype: WeightDtype) -> Self {
         let published = model.weights == WeightDtype::Fp8;
-        let (products, experts): (&[&str], &[&str]) = match dtype {
-            WeightDtype::Bf16 => (&["bfloat16"], &["bfloat16"]),
-            WeightDtype::Fp8 if published => (&["fp8_block", "fp8"], &["fp8_block", "fp8"]),
-            WeightDtype::Fp8 => (&["fp8", "fp8_block"], &["fp8", "fp8_block"]),
-            WeightDtype::Nvfp4 => (&["nvfp4"], &["nvfp4"]),
-            WeightDtype::Mxfp4 => (&[], &["w4a8_mxfp4_mxfp8", "w4a16_mxfp4"]),
-            WeightDtype::Int4 => (&["int4_wo"], &["int4_wo"]),
+        let products_of = |dtype: WeightDtype| -> &'static [&'static str] {
+            match dtype {
+                WeightDtype::Bf16 => &["bfloat16"],
+                WeightDtype::Fp8 if published => &["fp8_block", "fp8"],
+                WeightDtype::Fp8 => &["fp8", "fp8_block"],
+                WeightDtype::Nvfp4 => &["nvfp4"],
+                WeightDtype::Mxfp4 => &[],
+                WeightDtype::Int4 => &["int4_wo"],
+            }
         };
-        Self { products, experts }
+        let products = products_of(dtype);
+        let experts = if dtype == WeightDtype::Mxfp4 { &["w4a8_mxfp4_mxfp8", "w4a16_mxfp4"] } else { products };
+        Self { attention: products_of(model.attention_dtype(dtype)), products, experts }
     }
 }
 
@@ -286,13 +299,7 @@ fn pairs_axis(lengths: &[u64], window: f64) -> Vec<f64> {
 }
 
 /// Latent attention: whole modules where they were measured and the plan has one group of each kind of layer, else kernels.
-fn latents(
-    plan: &mut Plan,
-    model: &Model,
-    measured: &Measured,
-    (dtype, formats): (WeightDtype, &Formats),
-    tensor: u32,
-) {
+fn latents(plan: &mut Plan, model: &Model, measured: &Measured, formats: &[&str], tensor: u32) {
     let weights = (plan.weight_bytes_per_ns, plan.ffn_pool.is_none());
     for at in 0..plan.groups.len() {
         let of = plan.groups[at].group.model_group;
@@ -301,8 +308,7 @@ fn latents(
         };
         let is_alone = plan.groups.iter().filter(|group| group.group.model_group == of).count() == 1;
         let group = &mut plan.groups[at];
-        let module =
-            latent::modules(group, measured, tensor, (dtype, formats.products)).filter(|_| is_alone && weights.1);
+        let module = latent::modules(group, measured, tensor, formats).filter(|_| is_alone && weights.1);
         if let (Some([decode, prefill]), Some(part)) = (module, plan.linear.get(of)) {
             (group.measured, group.measured_prefill) = (Some(decode), Some(prefill));
             group.module_ns = f64::from(layers.layers) * part.attention_bytes / weights.0;
@@ -332,7 +338,7 @@ fn layers(plan: &mut Plan, model: &Model, measured: &Measured, formats: &Formats
             // The times of attention have its projections.
             all.attention.clear();
         }
-        let lists = [&all.attention, &all.dense].map(|list| {
+        let lists = [(&all.attention, formats.attention), (&all.dense, formats.products)].map(|(list, formats)| {
             list.iter().try_fold(vec![Part::default(); tokens.len()], |sum, product| {
                 Some(added(sum, &product_parts(measured, formats, product, &tokens)?))
             })
@@ -358,7 +364,7 @@ fn added(mut sum: Vec<Part>, parts: &[Part]) -> Vec<Part> {
 }
 
 /// A matrix product over rows; `None` where no kernel of its number format was measured.
-fn product_parts(measured: &Measured, formats: &Formats, product: &Product, rows: &[u64]) -> Option<Vec<Part>> {
+fn product_parts(measured: &Measured, formats: &[&str], product: &Product, rows: &[u64]) -> Option<Vec<Part>> {
     let surface = measured.surface("gemm")?;
     let shape = Shape::of(&[(Dim::N, product.n), (Dim::K, product.k)]);
     let shapes: Vec<Shape> = rows.iter().map(|rows| shape.with(Dim::M, *rows)).collect();
@@ -367,11 +373,11 @@ fn product_parts(measured: &Measured, formats: &Formats, product: &Product, rows
         // Another format of as many bits stands in where that of the weights was not measured.
         Some((nodes, product.exact && at == 0))
     };
-    let (nodes, exact) = formats.products.iter().enumerate().find_map(of)?;
+    let (nodes, exact) = formats.iter().enumerate().find_map(of)?;
     Some(nodes.iter().map(|node| node.streaming(exact)).collect())
 }
 
-fn product_line(measured: &Measured, formats: &Formats, product: &Product) -> Option<Line> {
+fn product_line(measured: &Measured, formats: &[&str], product: &Product) -> Option<Line> {
     let mut rows = kernels::axis(measured.surface("gemm")?, Dim::M);
     rows.retain(|count| *count > 0);
     let parts = product_parts(measured, formats, product, &rows)?;
@@ -388,7 +394,9 @@ fn experts(
     (width, expert): (u32, u32),
     tokens: &[u64],
 ) -> Option<Vec<Part>> {
-    let surface = measured.surface("moe").filter(|_| part.experts > 0.0)?;
+    if part.experts <= 0.0 {
+        return None;
+    }
     let shape = Shape::of(&[
         (Dim::Hidden, u64::from(model.hidden)),
         (Dim::Intermediate, (part.expert_params / (3.0 * f64::from(model.hidden))).round() as u64),
@@ -403,7 +411,14 @@ fn experts(
             // Experts of two matrices are another operation.
             key.dtype == **format && key.distribution == **distribution && !key.kernel_source.contains("nongated")
         };
-        fastest(surface, &shapes, measured.peaks.as_ref(), &fits)
+        let own = measured.surfaces_of("moe").next();
+        let found = own.and_then(|own| fastest(own, &shapes, measured.peaks.as_ref(), &fits));
+        // Another framework was measured with this one's own kernels; engines take the faster ones.
+        let borrowed = measured.surfaces_of("moe").skip(1).filter_map(|surface| {
+            let fits = |key: &Key| fits(key) && key.kernel_source.contains(TRTLLM);
+            fastest(surface, &shapes, measured.peaks.as_ref(), &fits)
+        });
+        kernels::faster(found.into_iter().chain(borrowed))
     };
     let nodes = formats.experts.iter().find_map(|format| DISTRIBUTIONS.iter().find_map(|skew| of(format, skew)))?;
     Some(nodes.iter().map(|node| node.streaming(true)).collect())

@@ -384,11 +384,18 @@ pub fn plan(model: &Model, shape: &Shape, machine: &Machine, dtype: WeightDtype,
         shape.groups.iter().map(|group| plan_group(group, machine, parallel.tensor)).collect();
     number_lanes(&mut groups);
     let accelerators = f64::from(parallel.accelerators());
-    let weight_bytes = (model.params() + (data - 1.0) * unrouted(model)) * dtype.bytes();
+    let attention: f64 = model.groups.iter().map(|group| f64::from(group.layers) * group.attention_params).sum();
+    let of_attention = model.attention_dtype(dtype).bytes();
+    let weight_bytes = (model.params() + (data - 1.0) * unrouted(model)) * dtype.bytes()
+        + data * attention * (of_attention - dtype.bytes());
     let weight_read = if dtype == WeightDtype::Bf16 { &efficiency.weight_read } else { &efficiency.weight_read_8bit };
     Ok(Plan {
         groups,
-        linear: model.groups.iter().map(|group| plan_linear(group, dtype, (tensor, data))).collect(),
+        linear: model
+            .groups
+            .iter()
+            .map(|group| plan_linear(group, (dtype.bytes(), of_attention), (tensor, data)))
+            .collect(),
         tensor,
         data,
         expert: f64::from(parallel.expert),
@@ -614,12 +621,17 @@ fn plan_group(group: &Group, machine: &Machine, tensor: u32) -> PlanGroup {
     }
 }
 
-fn plan_linear(group: &crate::model::LayerGroup, dtype: WeightDtype, (tensor, data): (f64, f64)) -> Linear {
-    let share = dtype.bytes() / tensor;
+/// Bytes of a weight, and of one of attention.
+fn plan_linear(
+    group: &crate::model::LayerGroup,
+    (bytes, of_attention): (f64, f64),
+    (tensor, data): (f64, f64),
+) -> Linear {
+    let share = bytes / tensor;
     let routed = 2.0 * f64::from(group.ffn.active_experts) * group.ffn.expert_params / (tensor * data);
     Linear {
         layers: f64::from(group.layers),
-        attention_bytes: group.attention_params * share,
+        attention_bytes: group.attention_params * of_attention / tensor,
         dense_bytes: group.ffn.dense_params * share,
         expert_bytes: group.ffn.expert_params * share / data,
         dense_params: group.ffn.dense_params,

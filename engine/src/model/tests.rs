@@ -155,6 +155,19 @@ fn formats_and_assumptions_are_kept() {
 /// A layer with a state: its bytes by hand (a matrix of 128 by 128 in fp32 for each of 64 heads, three inputs of a
 /// convolution of 12,288 channels in 16 bits), and three products with the state per token.
 #[test]
+fn attention_stays_in_16_bits_where_experts_are_in_4() {
+    for (model, dtype, of_attention) in [
+        ("gpt-oss-120b", WeightDtype::Mxfp4, WeightDtype::Bf16),
+        ("kimi-k2.5", WeightDtype::Int4, WeightDtype::Bf16),
+        ("deepseek-r1-nvfp4", WeightDtype::Nvfp4, WeightDtype::Bf16),
+        ("deepseek-r1", WeightDtype::Fp8, WeightDtype::Fp8),
+        ("qwen3-32b-nvfp4", WeightDtype::Nvfp4, WeightDtype::Nvfp4),
+    ] {
+        assert_eq!(preset(model).attention_dtype(dtype), of_attention, "{model}");
+    }
+}
+
+#[test]
 fn a_linear_layer_has_a_state_and_no_growing_cache() {
     let linear = preset("qwen3.5-397b-a17b").groups[0].clone();
     assert_eq!((linear.layers, linear.kv.attention), (45, Attention::Linear));

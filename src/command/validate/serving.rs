@@ -38,7 +38,11 @@ pub struct Args {
     /// A folder of surfaces, as `kvtoll calibrate` writes it, in place of the shipped ones
     #[arg(long, value_name = "DIR")]
     pub surfaces: Option<PathBuf>,
-    /// Replay with the overheads that are fitted to the other models' rows, and print them
+    /// Draw the lengths of a CSV's requests evenly from this share of those that it lists up to all of it: InferenceX draws
+    /// from 80%; `100%` has all alike
+    #[arg(long, value_name = "SHARE", default_value = "80%", value_parser = share)]
+    pub lengths_from: f64,
+    /// Add to a CSV's times to the first token what the rows of other models under the same engine ask for, and print it
     #[arg(long)]
     pub fit: bool,
     /// Write what each row or request came to, as csv, tsv, ndjson, json, md or parquet
@@ -47,6 +51,13 @@ pub struct Args {
     /// Write the table to a file, by its name as csv, tsv, ndjson, json, md or parquet
     #[arg(long, value_name = "PATH")]
     pub output: Option<PathBuf>,
+}
+
+/// A share such as `80%`, above 0 and at most 100.
+fn share(text: &str) -> std::result::Result<f64, String> {
+    let percent = text.strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
+    let known = percent.filter(|percent| *percent > 0.0 && *percent <= 100.0);
+    known.map(|percent| percent / 100.0).ok_or_else(|| format!("expected a share such as `80%`, found `{text}`"))
 }
 
 /// A line of the table of errors.

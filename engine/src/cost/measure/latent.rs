@@ -5,7 +5,7 @@ use super::kernels::{self, fastest_inside};
 use super::products::Product;
 use super::{Measured, pairs_axis, through};
 use crate::cost::plan::PlanGroup;
-use crate::model::{Attention, LayerGroup, WeightDtype};
+use crate::model::{Attention, LayerGroup};
 use crate::surface::{Dim, Grid, Key, Shape};
 
 const HIDDEN: u32 = 7168;
@@ -81,15 +81,9 @@ fn axes(surface: &crate::surface::Surface) -> (Vec<u64>, Vec<u64>) {
 }
 
 /// Decode and prefill of the whole module; `None` unless both were measured.
-pub(super) fn modules(
-    group: &PlanGroup,
-    measured: &Measured,
-    tensor: u32,
-    (dtype, formats): (WeightDtype, &[&str]),
-) -> Option<[Grid; 2]> {
+pub(super) fn modules(group: &PlanGroup, measured: &Measured, tensor: u32, formats: &[&str]) -> Option<[Grid; 2]> {
     let (decode, context) = (measured.surface("mla_generation_module")?, measured.surface("mla_context_module")?);
     let format = format(group)?;
-    let weights = if dtype == WeightDtype::Bf16 { &["bfloat16"][..] } else { formats };
     let shape = Shape::of(&[
         (Dim::Batch, 1),
         (Dim::NewTokens, 1),
@@ -107,5 +101,5 @@ pub(super) fn modules(
         let nodes = fastest_inside(context, &shapes, measured.peaks.as_ref(), &fits)?;
         Some([decoding, through(&batches, pairs_axis(&lengths, 0.0), &nodes)?])
     };
-    weights.iter().find_map(of)
+    formats.iter().find_map(of)
 }

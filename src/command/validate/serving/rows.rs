@@ -1,4 +1,9 @@
-//! Measured runs of fixed lengths, a row each: closed loops of so many requests at a time.
+//! Measured runs, a row each: closed loops of so many requests at a time.
+//!
+//! The rows list one length of prompts and one of outputs. The benchmark that measured them draws each request's lengths
+//! evenly from 80% of those up to all of it, sends ten times as many requests as run at a time, and counts all of them
+//! (`RANDOM_RANGE_RATIO` and `--num-prompts` of InferenceX; its issue 356). So does the replay, with a seed of its own: of
+//! lengths that are all alike, requests that began together would end together for ever. `--lengths-from 100%` has them so.
 //!
 //! A row is replayed only if it gives every field; rows that lack some are counted by field and never guessed. What the
 //! cost engine cannot price yet is counted by reason. The engines' memory settings are not given, so the KV of all requests
@@ -13,8 +18,9 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, Float64Array, RecordBatch, StringArray};
 use engine::cost::{BLOCK_TOKENS, Parallel};
 use engine::error::{Error, Result};
+use engine::policy::rng::Rng;
 use engine::replay::{Scenario, Source, replay};
-use engine::serving::{Fate, Rules};
+use engine::serving::Fate;
 use engine::workload::{Turns, Workload};
 use rayon::prelude::*;
 
@@ -48,8 +54,8 @@ const MEASURED: [&str; 2] = ["silicon_ttft_ms", "silicon_tpot_ms"];
 /// Accelerators of a node of the machines that aggregated rows are of.
 const NODE: u64 = 8;
 
-/// Requests of a replay, as a multiple of the concurrency. The first wave finds an empty engine and is left out.
-const WAVES: u32 = 4;
+/// Requests of a run, as a multiple of the concurrency.
+const WAVES: u32 = 10;
 
 /// A row by the names of its columns.
 type Cells<'a> = BTreeMap<&'a str, &'a str>;
@@ -65,6 +71,8 @@ struct Row {
     /// How the instances that compute prompts are spread, if they are apart, and how many they are.
     prefill: Option<Parallel>,
     concurrency: u32,
+    /// Which share of the lengths the shortest requests have.
+    from: f64,
     isl: u32,
     osl: u32,
     ttft_ms: f64,
@@ -77,6 +85,8 @@ struct Row {
 struct Came {
     ttft_ms: f64,
     tpot_ms: f64,
+    p50_ttft_ms: f64,
+    p50_tpot_ms: f64,
 }
 
 pub(super) fn validate(args: &Args, path: &Path) -> Result<(Vec<Line>, Vec<RecordBatch>)> {
@@ -108,17 +118,18 @@ pub(super) fn validate(args: &Args, path: &Path) -> Result<(Vec<Line>, Vec<Recor
     let mut library = Library::of(args.surfaces.as_deref());
     let scenarios: Vec<Result<Scenario>> = rows.iter().map(|row| scenario(&mut library, row)).collect();
     let came: Vec<Result<Came>> =
-        rows.par_iter().zip(&scenarios).map(|(row, scenario)| again(row, scenario.as_ref(), None)).collect();
+        rows.par_iter().zip(&scenarios).map(|(row, scenario)| again(row, scenario.as_ref())).collect();
     for error in came.iter().filter_map(|came| came.as_ref().err()) {
         *counts.entry(format!("cannot be replayed: {error}")).or_insert(0) += 1;
     }
     let mut table = errors("plain", &rows, &came);
     let mut shown = came.clone();
     if args.fit {
-        let fitted = fitted(&rows, &scenarios, &came);
+        let fitted = fitted(&rows, &came);
         table.extend(errors("fitted", &rows, &fitted));
         shown = fitted;
     }
+    table.extend(contradicted(&rows));
     table.extend(counts.into_iter().map(|(reason, count)| Line {
         of: "rows left out".to_owned(),
         figure: reason,
@@ -199,6 +210,7 @@ fn row(args: &Args, cells: &Cells<'_>) -> std::result::Result<Row, String> {
         prefill,
         engine: engine.to_owned(),
         concurrency,
+        from: args.lengths_from,
         isl: whole("isl")?,
         osl: whole("osl")?,
         ttft_ms: number("silicon_ttft_ms")?,
@@ -241,6 +253,27 @@ pub(super) fn once(id: &str, listed: [u32; 2], [moe_tensor, expert]: [u32; 2], i
     }
 }
 
+/// How many rows have a twin that gives the same in every field and took more than 1.2 times as long a token, or less than
+/// that: something decides that no field tells, such as drafting by heads that predict several tokens. No replay can be
+/// right about both, and the mean over such rows of half of what lies between the two is the least error that can be had.
+fn contradicted(rows: &[Row]) -> Option<Line> {
+    let mut alike: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    for row in rows.iter().filter(|row| !row.is_extrapolated) {
+        let given = format!("{:?} {} {} {:?}", row.spec, row.isl, row.osl, row.prefill);
+        alike.entry(given).or_default().push(row.tpot_ms);
+    }
+    let (mut count, mut errors) = (0, Vec::new());
+    for times in alike.values() {
+        let (least, most) = times.iter().fold((f64::INFINITY, 0.0_f64), |(low, high), &t| (low.min(t), high.max(t)));
+        if most > 1.2 * least {
+            count += times.len();
+            errors.extend(times.iter().map(|_| (most - least) / (most + least)));
+        }
+    }
+    let name = "rows that a row of the same fields contradicts";
+    (count > 0).then(|| Line::of_error(name, "tpot_least_error".to_owned(), count, mean(&errors)))
+}
+
 fn scenario(library: &mut Library, row: &Row) -> Result<Scenario> {
     let mut scenario = row.spec.resolve(0)?;
     let engine = framework(scenario.rules.name);
@@ -255,40 +288,52 @@ fn scenario(library: &mut Library, row: &Row) -> Result<Scenario> {
     Ok(scenario)
 }
 
-/// Replays a row, with other overheads if some are given.
-fn again(row: &Row, scenario: std::result::Result<&Scenario, &Error>, rules: Option<Rules>) -> Result<Came> {
+/// Replays a row.
+fn again(row: &Row, scenario: std::result::Result<&Scenario, &Error>) -> Result<Came> {
     let mut scenario = scenario.map_err(Clone::clone)?.clone();
-    if let Some(rules) = rules {
-        scenario.rules = rules;
-    }
-    let requests = (row.concurrency * WAVES).max(8);
+    let requests = row.concurrency * WAVES;
     let each = row.isl.saturating_add(row.osl).div_ceil(BLOCK_TOKENS).saturating_add(1);
     scenario.kv_blocks = Some(row.concurrency.saturating_mul(each).saturating_add(scenario.rules.spare_blocks));
-    let source = Source { workload: fixed(requests, row.isl, row.osl), steps: Vec::new(), trace: None, edited: None };
+    let source = Source { workload: drawn(requests, row), steps: Vec::new(), trace: None, edited: None };
     let found = replay(&scenario, &source)?;
     let (mut ttft, mut tpot) = (Vec::new(), Vec::new());
-    for served in found.outcome.served.iter().skip(row.concurrency as usize) {
+    for (served, output) in found.outcome.served.iter().zip(&source.workload.output) {
         if served.fate != Fate::Finished {
             return Err(Error::run("its requests do not fit in memory"));
         }
         let (Some(first), Some(last)) = (served.ttft_ns, served.e2e_ns) else { continue };
         ttft.push(first as f64 / 1e6);
-        if row.osl > 1 {
-            tpot.push((last - first) as f64 / 1e6 / f64::from(row.osl - 1));
+        if *output > 1 {
+            tpot.push((last - first) as f64 / 1e6 / f64::from(output - 1));
         }
     }
-    let unknown = || Error::run("it has one request, or one token");
-    Ok(Came { ttft_ms: mean(&ttft).ok_or_else(unknown)?, tpot_ms: mean(&tpot).ok_or_else(unknown)? })
+    let unknown = || Error::run("it has no request of several tokens");
+    Ok(Came {
+        ttft_ms: mean(&ttft).ok_or_else(unknown)?,
+        tpot_ms: mean(&tpot).ok_or_else(unknown)?,
+        p50_ttft_ms: median(&mut ttft).ok_or_else(unknown)?,
+        p50_tpot_ms: median(&mut tpot).ok_or_else(unknown)?,
+    })
 }
 
-fn fixed(requests: u32, prompt: u32, output: u32) -> Workload {
-    let count = requests as usize;
+/// Lengths drawn evenly from a share of `most` up to all of it; at least a token, as the benchmark asks for.
+pub(super) fn lengths(rng: &mut Rng, count: usize, most: u32, from: f64) -> Vec<u32> {
+    let least = (f64::from(most) * from) as u32;
+    let width = f64::from(most - least) + 1.0;
+    (0..count).map(|_| least.saturating_add((rng.uniform() * width) as u32).clamp(1, most.max(1))).collect()
+}
+
+/// The requests of a run.
+fn drawn(requests: u32, row: &Row) -> Workload {
+    let (count, mut rng) = (requests as usize, Rng::new(0));
+    let prompt = lengths(&mut rng, count, row.isl, row.from);
+    let output = lengths(&mut rng, count, row.osl, row.from);
     Workload {
-        name: format!("{prompt} tokens in, {output} out"),
+        name: format!("{} tokens in, {} out", row.isl, row.osl),
         request_ids: (0..u64::from(requests)).collect(),
         arrival_ns: vec![0; count],
-        prompt: vec![prompt; count],
-        output: vec![output; count],
+        prompt,
+        output,
         unit_tokens: 0,
         offsets: vec![0; count + 1],
         units: Vec::new(),
@@ -333,66 +378,66 @@ fn errors(how: &str, rows: &[Row], came: &[Result<Came>]) -> Vec<Line> {
     lines
 }
 
-/// Each row with the overheads that the rows of other models under the same engine ask for.
-fn fitted(rows: &[Row], scenarios: &[Result<Scenario>], came: &[Result<Came>]) -> Vec<Result<Came>> {
+/// Each row with what the rows of other models under the same engine say of the time before the first token.
+fn fitted(rows: &[Row], came: &[Result<Came>]) -> Vec<Result<Came>> {
     let mut keys: Vec<(String, String)> = rows.iter().map(|row| (row.engine.clone(), row.model.clone())).collect();
     keys.sort_unstable();
     keys.dedup();
-    let overheads: BTreeMap<(String, String), [f64; 3]> = keys
-        .into_iter()
-        .map(|key| {
-            let is_other = |row: &Row| row.engine == key.0 && row.model != key.1 && row.prefill.is_none();
-            let others = rows.iter().zip(came).filter(|(row, _)| is_other(row));
-            let known: Vec<(&Row, Came)> = others.filter_map(|(row, came)| Some((row, *came.as_ref().ok()?))).collect();
-            let found = overheads(&known);
-            (key, found)
-        })
-        .collect();
-    for ((engine, model), [step, request, front]) in &overheads {
+    let of = |key: (String, String)| {
+        let is_other = |row: &Row| row.engine == key.0 && row.model != key.1 && row.prefill.is_none();
+        let others = rows.iter().zip(came).filter(|(row, _)| is_other(row));
+        let known: Vec<(f64, Came)> =
+            others.filter_map(|(row, came)| Some((row.ttft_ms, *came.as_ref().ok()?))).collect();
+        let found = Front::of(&known);
+        (key, found)
+    };
+    let fronts: BTreeMap<(String, String), Front> = keys.into_iter().map(of).collect();
+    for ((engine, model), front) in &fronts {
         talk::note(&format!(
-            "{engine} without {model}: {:.0} us a step, {:.1} us a request in it, {:.1} ms before the first token (calibrated)",
-            step / 1e3,
-            request / 1e3,
-            front / 1e6
+            "{engine} without {model}: the first token comes {} ms and {} steps later (calibrated on {} rows)",
+            front.ms, front.steps, front.rows
         ));
     }
-    rows.par_iter()
-        .zip(scenarios)
-        .map(|(row, scenario)| {
-            let [step_ns, request_ns, front_ns] = overheads[&(row.engine.clone(), row.model.clone())];
-            let rules =
-                scenario.as_ref().ok().map(|scenario| Rules { step_ns, request_ns, front_ns, ..scenario.rules });
-            again(row, scenario.as_ref(), rules)
+    let later = |(row, came): (&Row, &Result<Came>)| {
+        let front = fronts[&(row.engine.clone(), row.model.clone())];
+        let add = |ttft: f64, came: &Came| ttft + front.ms + front.steps * came.tpot_ms;
+        came.clone().map(|came| Came {
+            ttft_ms: add(came.ttft_ms, &came),
+            p50_ttft_ms: add(came.p50_ttft_ms, &came),
+            ..came
         })
-        .collect()
+    };
+    rows.iter().zip(came).map(later).collect()
 }
 
-/// Time per step, per request in it, and before the first token, nanoseconds: those with the least mean absolute relative
-/// error of the time per token over a grid, then the median of what is missing of the time to the first.
-fn overheads(known: &[(&Row, Came)]) -> [f64; 3] {
-    if known.is_empty() {
-        return [0.0; 3];
-    }
-    let error = |step_ms: f64, request_ms: f64| -> f64 {
-        let of = |(row, came): &(&Row, Came)| {
-            let tpot = came.tpot_ms + step_ms + request_ms * f64::from(row.concurrency);
-            (tpot / row.tpot_ms - 1.0).abs()
+/// What passes before an engine sees a request and until its first token is out: a time, and steps, since engines look for
+/// arrivals every so many of them (SGLang's `--scheduler-recv-interval`).
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Front {
+    ms: f64,
+    steps: f64,
+    /// Rows that it is fitted to.
+    rows: usize,
+}
+
+impl Front {
+    /// The one with the least mean absolute relative error of the time to the first token, over a grid; what was measured
+    /// stands first.
+    fn of(known: &[(f64, Came)]) -> Self {
+        let error = |ms: f64, steps: f64| -> f64 {
+            let of = |(ttft, came): &(f64, Came)| ((came.ttft_ms + ms + steps * came.tpot_ms) / ttft - 1.0).abs();
+            known.iter().map(of).sum()
         };
-        known.iter().map(of).sum()
-    };
-    let mut best = (f64::INFINITY, 0.0, 0.0);
-    for step in 0..=60 {
-        for request in 0..=40 {
-            let (step_ms, request_ms) = (f64::from(step) * 0.1, f64::from(request) * 0.005);
-            let found = error(step_ms, request_ms);
+        let grid = (0..=60).flat_map(|ms| (0..=40).map(move |steps| (f64::from(ms) * 5.0, f64::from(steps))));
+        let mut best = (f64::INFINITY, Self { rows: known.len(), ..Self::default() });
+        for (ms, steps) in grid.filter(|_| !known.is_empty()) {
+            let found = error(ms, steps);
             if found < best.0 {
-                best = (found, step_ms, request_ms);
+                best = (found, Self { ms, steps, rows: known.len() });
             }
         }
+        best.1
     }
-    let mut missing: Vec<f64> = known.iter().map(|(row, came)| row.ttft_ms - came.ttft_ms - best.1).collect();
-    let front = median(&mut missing).unwrap_or(0.0).max(0.0);
-    [best.1 * 1e6, best.2 * 1e6, front * 1e6]
 }
 
 fn details(rows: &[Row], plain: &[Result<Came>], shown: &[Result<Came>]) -> Result<RecordBatch> {
@@ -415,8 +460,10 @@ fn details(rows: &[Row], plain: &[Result<Came>], shown: &[Result<Came>]) -> Resu
         ("measured_ttft_ms", real(|row| row.ttft_ms), false),
         ("plain_ttft_ms", ours(plain, |came| came.ttft_ms), true),
         ("replayed_ttft_ms", ours(shown, |came| came.ttft_ms), true),
+        ("replayed_p50_ttft_ms", ours(shown, |came| came.p50_ttft_ms), true),
         ("measured_tpot_ms", real(|row| row.tpot_ms), false),
         ("plain_tpot_ms", ours(plain, |came| came.tpot_ms), true),
         ("replayed_tpot_ms", ours(shown, |came| came.tpot_ms), true),
+        ("replayed_p50_tpot_ms", ours(shown, |came| came.p50_tpot_ms), true),
     ])?)
 }

@@ -28,6 +28,7 @@ fn a_shipped_run_is_compared_figure_by_figure() {
         dataset: Some(root.join("traces/llmservingsim/sharegpt-llama-3.1-8b-300-sps10.jsonl.zst")),
         engine: None,
         surfaces: None,
+        lengths_from: 0.8,
         fit: false,
         details: None,
         output: None,
@@ -87,6 +88,8 @@ fn rows_without_a_field_are_counted_by_field() {
     };
     let rows = [
         row("a", "agg", "fp8", format!("{own},,{none},,{none}")),
+        // The same, and twice as long a token.
+        row("a2", "agg", "fp8", format!("{own},,{none},,{none}")).replace(",30,5", ",30,10"),
         row("b", "agg", "", format!("{own},,{none},,{none}")),
         row("c", "disagg", "fp8", format!("{none},,{none},,{none}")),
         // One instance computes prompts, and two decode two requests each.
@@ -101,6 +104,7 @@ fn rows_without_a_field_are_counted_by_field() {
         dataset: None,
         engine: None,
         surfaces: None,
+        lengths_from: 0.8,
         fit: false,
         details: None,
         output: None,
@@ -112,12 +116,28 @@ fn rows_without_a_field_are_counted_by_field() {
         left,
         [("disaggregated, missing `prefill_batch_size`", 1), ("missing `precision`", 1), ("the mode `other`", 1)]
     );
-    assert_eq!(details[0].num_rows(), 2);
+    assert_eq!(details[0].num_rows(), 3);
+    let twins = lines.iter().find(|line| line.figure == "tpot_least_error").unwrap();
+    assert!(twins.count == 2 && (twins.error.unwrap() - 1.0 / 3.0).abs() < 1e-12, "{twins:?}");
     let of = |of: &str| lines.iter().find(|line| line.of == of && line.figure == "tpot_median_error").unwrap();
-    assert_eq!((of("plain: all").count, of("plain: extrapolated disaggregated h100").count), (1, 1));
+    assert_eq!((of("plain: all").count, of("plain: extrapolated disaggregated h100").count), (2, 1));
     assert!(of("plain: extrapolated disaggregated all").error.is_some());
     let concurrency = details[0].column_by_name("concurrency").unwrap().as_primitive::<Float64Type>();
-    assert_eq!(concurrency.values()[..], [4.0, 4.0]);
+    assert_eq!(concurrency.values()[..], [4.0, 4.0, 4.0]);
+}
+
+/// As InferenceX draws them, and all alike.
+#[test]
+fn lengths_are_drawn_from_a_share_of_what_is_listed() {
+    let mut rng = engine::policy::rng::Rng::new(0);
+    let drawn = rows::lengths(&mut rng, 10_000, 1024, 0.8);
+    let mean = drawn.iter().map(|&length| f64::from(length)).sum::<f64>() / 10_000.0;
+    assert!(drawn.iter().all(|length| (819..=1024).contains(length)) && (mean / 921.5 - 1.0).abs() < 0.005, "{mean}");
+    assert!(drawn.contains(&819) && drawn.contains(&1024));
+    assert_eq!(rows::lengths(&mut rng, 3, 1024, 1.0), [1024; 3]);
+    assert_eq!(rows::lengths(&mut rng, 2, 0, 0.8), [1; 2]);
+    assert_eq!(share("80%"), Ok(0.8));
+    assert_eq!(share("0%").unwrap_err(), "expected a share such as `80%`, found `0%`");
 }
 
 /// As the ids of such rows say it: `2026_04_06_deepseek_r1_b200_sxm_trtllm_fp8_agg_8192x1024_c4_tp8_ep8_920`.
