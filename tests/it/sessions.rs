@@ -93,6 +93,22 @@ fn a_stack_over_the_floors_replays_in_one_run() {
     assert!(page.contains("What sessions pay") && page.contains("compact(at=50000)"));
 }
 
+#[test]
+fn explain_says_where_the_prefix_breaks() {
+    let explain = |stack: &str| succeed(&["explain", stack, "--model", "llama-3.1-8b"]);
+    let compacted = explain("compact(at=50k)");
+    assert!(
+        compacted.contains("prefix blocks: shareable, but where `compact` changes what earlier prompts held"),
+        "{compacted}"
+    );
+    assert!(compacted.contains("breaks prefix sharing from the first token that it changes on"), "{compacted}");
+    assert!(
+        explain("full").contains("prefix blocks: shareable\n")
+            && explain("retrieve").contains("prefix blocks: shareable\n")
+    );
+    assert!(succeed(&["explain", "compact"]).contains("breaks prefix sharing from the first token that it changes on"));
+}
+
 /// A store with one trace.
 fn stored(folder: &Path, trace: &str) -> String {
     let store = folder.join("store").to_string_lossy().into_owned();

@@ -32,6 +32,9 @@ const IN_CLIENT: Deployment = Deployment {
     ..Deployment::NONE
 };
 
+/// The same of a stage that changes what earlier prompts held.
+const REWRITES: Deployment = Deployment { rewrites_prefix: true, ..IN_CLIENT };
+
 /// The highest bit marks ids of requests that stages add.
 pub const ADDED: u64 = 1 << 63;
 

@@ -7,8 +7,8 @@
 
 use std::collections::HashMap;
 
-use super::{Draft, Edit, Fate, Form, IN_CLIENT, Kind, Piece, rewrite};
-use crate::error::Result;
+use super::{Draft, Edit, Fate, Form, Kind, Piece, REWRITES, rewrite};
+use crate::error::{Error, Result};
 use crate::policy::{Args, Floor, Kind as Stage, Param, Rule};
 
 pub(in crate::policy) static KIND: Stage = Stage {
@@ -24,7 +24,7 @@ pub(in crate::policy) static KIND: Stage = Stage {
     ],
     needs: &[],
     source: "kvtoll's own form of what is called context collapse, POLICIES 5.1",
-    deployment: IN_CLIENT,
+    deployment: REWRITES,
     make: |args| {
         Settings::of(args)?;
         Ok(Rule::Edit(Edit { apply }))

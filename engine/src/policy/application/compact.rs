@@ -11,13 +11,14 @@
 
 use std::collections::BTreeSet;
 
-use super::{Draft, Edit, Fate, Form, IN_CLIENT, Kind, Piece, rewrite};
-use crate::error::Result;
+use super::{Draft, Edit, Fate, Form, Kind, Piece, REWRITES, rewrite};
+use crate::error::{Error, Result};
 use crate::policy::{Args, Floor, Kind as Stage, Param, Rule};
 
 pub(in crate::policy) static KIND: Stage = Stage {
     name: "compact",
-    doc: "Above a length of the context, a summary takes the place of the conversation so far, for one extra request.",
+    doc: "Above a length of the context, a summary takes the place of the conversation so far, for one extra request that the \
+          turn waits for; the prefix breaks behind tools, system and memory.",
     floor: Floor::Application,
     params: &[
         Param {
@@ -32,7 +33,7 @@ pub(in crate::policy) static KIND: Stage = Stage {
     ],
     needs: &[],
     source: "Claude Code, auto-compact, POLICIES 5.1 and 5.2; limits by third parties",
-    deployment: IN_CLIENT,
+    deployment: REWRITES,
     make: |args| {
         Settings::of(args)?;
         Ok(Rule::Edit(Edit { apply }))

@@ -6,7 +6,7 @@
 //! that third parties describe of Claude Code (POLICIES 5.1); how much shorter the memory gets is assumed. Sub-agents load
 //! no memory.
 
-use super::{Edit, IN_CLIENT, Kind, Piece, Role, rewrite};
+use super::{Edit, Kind, Piece, REWRITES, Role, rewrite};
 use crate::error::Result;
 use crate::policy::{Args, Floor, Kind as Stage, Param, Rule};
 use crate::session::Trace;
@@ -28,7 +28,7 @@ pub(in crate::policy) static KIND: Stage = Stage {
     ],
     needs: &[],
     source: "third-party descriptions of Claude Code, POLICIES 5.1",
-    deployment: IN_CLIENT,
+    deployment: REWRITES,
     make: |args| {
         Settings::of(args)?;
         Ok(Rule::Edit(Edit { apply }))

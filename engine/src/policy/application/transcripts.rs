@@ -8,8 +8,8 @@
 use std::collections::HashMap;
 
 use super::collapse::replace;
-use super::{Draft, Edit, Fate, Form, IN_CLIENT, Kind, Piece, Role, rewrite};
-use crate::error::Result;
+use super::{Draft, Edit, Fate, Form, Kind, Piece, REWRITES, Role, rewrite};
+use crate::error::{Error, Result};
 use crate::policy::{Args, Floor, Kind as Stage, Param, Rule};
 
 pub(in crate::policy) static KIND: Stage = Stage {
@@ -26,7 +26,7 @@ pub(in crate::policy) static KIND: Stage = Stage {
     ],
     needs: &[],
     source: "kvtoll's own form of history as queryable records, after session memory in POLICIES 5.1",
-    deployment: IN_CLIENT,
+    deployment: REWRITES,
     make: |args| {
         Settings::of(args)?;
         Ok(Rule::Edit(Edit { apply }))
