@@ -73,7 +73,7 @@ pub struct Wanted {
     pub mode: Option<String>,
     /// What to take in `--mode session` for pauses that are not recorded: `starts` (as long after the start of the turn
     /// before as recorded, or when that has ended) or a time such as `5s`
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub think_time: Option<String>,
     /// Requests at a time in `--mode closed`
     #[arg(long, value_name = "N")]

@@ -109,6 +109,20 @@ fn explain_says_where_the_prefix_breaks() {
     assert!(succeed(&["explain", "compact"]).contains("breaks prefix sharing from the first token that it changes on"));
 }
 
+#[test]
+fn a_negative_think_time_is_refused_in_words() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = stored(folder.path(), "traces/weka/v8_trace_0242.json");
+    let base = ["replay", &store, "--model", "llama-3.1-8b", "--machine", "h200", "--mode", "session"];
+    let refused = kvtoll(&[&base[..], &["--think-time", "-5s"]].concat());
+    let said = stderr(&refused);
+    assert!(
+        !refused.status.success() && said.contains("`think_time`: a pause cannot be negative, found `-5s`"),
+        "{said}"
+    );
+    assert!(said.contains("`0s` leaves no pause"), "{said}");
+}
+
 /// A store with one trace.
 fn stored(folder: &Path, trace: &str) -> String {
     let store = folder.join("store").to_string_lossy().into_owned();

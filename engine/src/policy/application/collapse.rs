@@ -42,10 +42,24 @@ struct Settings {
 impl Settings {
     fn of(args: &Args) -> Result<Self> {
         let most = u32::MAX;
+        let (at, stretch) = (args.count("at", 1, most)?, args.count("stretch", 1, most)?);
+        let record = args.count("record", 1, 10_000_000)?;
+        if record >= stretch {
+            return Err(Error::usage(format!(
+                "`collapse`: a record of {record} tokens is not shorter than the stretch of {stretch} in whose place it stands"
+            ))
+            .hint("`record` must be less than `stretch`: lower the one or raise the other"));
+        }
+        if stretch > at {
+            return Err(Error::usage(format!(
+                "`collapse`: a prompt just above {at} tokens holds no stretch of {stretch}, so `at` would mean nothing"
+            ))
+            .hint("`stretch` must be at most `at`: lower the one or raise the other"));
+        }
         Ok(Self {
-            at: args.count("at", 1, most)?,
-            stretch: args.count("stretch", 1, most)?,
-            record: args.count("record", 1, 10_000_000)?,
+            at,
+            stretch,
+            record,
             keep: args.count("keep", 0, most)?,
             prompt: args.count("prompt", 0, 10_000_000)?,
         })

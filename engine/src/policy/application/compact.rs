@@ -51,9 +51,17 @@ struct Settings {
 impl Settings {
     fn of(args: &Args) -> Result<Self> {
         let most = u32::MAX;
+        let (at, summary) = (args.count("at", 1, most)?, args.count("summary", 1, 10_000_000)?);
+        if summary >= at {
+            return Err(Error::usage(format!(
+                "`compact`: a summary of {summary} tokens is not shorter than the {at} above which a prompt is compacted, so \
+                 every turn would be compacted again"
+            ))
+            .hint("`summary` must be less than `at`: lower the one or raise the other"));
+        }
         Ok(Self {
-            at: args.count("at", 1, most)?,
-            summary: args.count("summary", 1, 10_000_000)?,
+            at,
+            summary,
             files: args.count("files", 0, 10_000)? as usize,
             file: args.count("file", 0, most)?,
             prompt: args.count("prompt", 0, 10_000_000)?,

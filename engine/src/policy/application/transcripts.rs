@@ -45,9 +45,16 @@ struct Settings {
 impl Settings {
     fn of(args: &Args) -> Result<Self> {
         let most = u32::MAX;
+        let (at, keep) = (args.count("at", 1, most)?, args.count("keep", 0, most)?);
+        if keep >= at {
+            return Err(Error::usage(format!(
+                "`transcripts`: of a prompt just above {at} tokens the newest {keep} stay, so that nothing would move out"
+            ))
+            .hint("`keep` must be less than `at`: lower the one or raise the other"));
+        }
         Ok(Self {
-            at: args.count("at", 1, most)?,
-            keep: args.count("keep", 0, most)?,
+            at,
+            keep,
             line: args.count("line", 1, 1_000_000)?,
             recall: args.share("recall")?,
             record: args.count("record", 1, most)?,
