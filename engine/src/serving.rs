@@ -1,7 +1,8 @@
 //! The serving replay: turns arrivals into batches, and batches into what each user felt.
 //!
 //! The rules are those of a real engine, by name and version. Requests come when the trace says (`open`), when another has
-//! finished (`closed`), or when the turn before them has (`session`); a routing rule sends each to an instance. Nothing is
+//! finished (`closed`), or when the turn before them has (`session`); a routing rule sends each to an instance. A request that
+//! waits for one that a stage of the policy sends for it has come, and is sent when that one has ended. Nothing is
 //! simulated token by token: while a batch stays the same, step times are an arithmetic progression, so the replay jumps
 //! from event to event (an arrival, a finish, a layer group that stops growing, memory that runs out) and still knows every
 //! token's latency exactly. An instance promises its next stretch of steps; an arrival may cut it short.
@@ -79,7 +80,8 @@ pub enum Fate {
     NotCaptured,
 }
 
-/// What a request felt. Times in nanoseconds after its arrival; `None` where there is none.
+/// What a request felt. Times in nanoseconds after its arrival; `None` where there is none. A request that a stage holds back,
+/// since another one that the stage sends for it comes first, has arrived all the same.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Served {
     /// The copy of the model; where prompts are computed elsewhere, the one that decoded.
@@ -88,6 +90,8 @@ pub struct Served {
     pub arrival_ns: i64,
     /// What became of it.
     pub fate: Fate,
+    /// Until the requests that stages send for it had ended.
+    pub stage_wait_ns: i64,
     /// Until first admission.
     pub queue_ns: Option<i64>,
     /// Until the first token.
@@ -139,6 +143,7 @@ impl Served {
             instance: 0,
             arrival_ns: 0,
             fate: Fate::Pending,
+            stage_wait_ns: 0,
             queue_ns: None,
             ttft_ns: None,
             e2e_ns: None,

@@ -461,6 +461,7 @@ fn request_rows(scenarios: &[Scenario<'_>]) -> Vec<Vec<Cell>> {
                 1800u32 + request as u32,
                 0u32,
                 u32::from(request == 19),
+                0i64,
                 Some(ns(request)),
                 Some(ns(9 + 2 * request)),
                 Some(ns(1)),

@@ -93,6 +93,37 @@ fn a_stack_over_the_floors_replays_in_one_run() {
     assert!(page.contains("What sessions pay") && page.contains("compact(at=50000)"));
 }
 
+/// Before the turn that would exceed the limit the client asks for a summary, and sends the turn when it has it.
+#[test]
+fn a_turn_waits_for_its_summary_in_its_time_to_first_token() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = stored(folder.path(), "traces/weka/v1_trace_0208.json");
+    let at = Path::new(&store);
+    for traffic in [
+        &["--mode", "open"][..],
+        &["--mode", "closed", "--concurrency", "2"],
+        &["--mode", "session", "--think-time", "starts"],
+    ] {
+        let base = ["replay", &store, "--model", "llama-3.1-8b", "--machine", "h200", "--policy", "compact(at=30k)"];
+        succeed(&[&base[..], traffic].concat());
+        let pairs = "FROM request_costs own JOIN session_turns s ON s.request_id = own.request_id AND s.role = 'summary' JOIN \
+                     session_turns t ON t.session = s.session AND t.turn = s.turn AND t.role = 'recorded' JOIN request_costs \
+                     held ON held.request_id = t.request_id";
+        let count = |more: &str| number(at, &format!("SELECT count(*) {pairs} {more}"));
+        let summaries = number(at, "SELECT count(*) FROM session_turns WHERE role = 'summary'");
+        assert!(summaries > 0.5 && (count("") - summaries).abs() < 0.5);
+        assert!(count("WHERE held.arrival_ns <> own.arrival_ns") < 0.5, "{traffic:?}: they come at once");
+        assert!(count("WHERE held.stage_wait_ns <> own.e2e_ns") < 0.5, "{traffic:?}: the turn is sent at its end");
+        assert!(count("WHERE held.ttft_ns <= own.e2e_ns OR held.queue_ns < held.stage_wait_ns") < 0.5, "{traffic:?}");
+        assert!(count("WHERE held.ttft_ns > own.e2e_ns") > 0.5, "{traffic:?}: somebody felt it");
+        let others = "SELECT count(*) FROM request_costs WHERE stage_wait_ns > 0";
+        assert!((number(at, others) - summaries).abs() < 0.5, "{traffic:?}: nobody else waits");
+        let told = number(at, "SELECT value FROM metrics WHERE metric = 'stage_wait_s'");
+        let waited = number(at, "SELECT sum(stage_wait_ns) / 1e9 FROM request_costs");
+        assert!((told / waited - 1.0).abs() < 1e-9, "{told} {waited}");
+    }
+}
+
 #[test]
 fn explain_says_where_the_prefix_breaks() {
     let explain = |stack: &str| succeed(&["explain", stack, "--model", "llama-3.1-8b"]);

@@ -279,6 +279,7 @@ fn request_costs(at: u32, scenario: &Scenario, found: &Found, source: &Source) -
         u32s(&|_, row| row.computed_tokens),
         u32s(&|_, row| row.recomputed_tokens),
         u32s(&|_, row| row.preemptions),
+        times(&|_, row| Some(row.stage_wait_ns)),
         times(&|_, row| row.queue_ns),
         times(&|_, row| row.ttft_ns),
         times(&mean),

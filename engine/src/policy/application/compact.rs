@@ -1,9 +1,12 @@
 //! `compact`: when the context is long, a summary takes the place of the conversation.
 //!
-//! Before the turn that would exceed the limit one extra request is sent with the whole history and an instruction, and
-//! generates the summary. The turn then holds tools, system and memory, the summary, the newest short tool results again
-//! (a file that is too long comes back as its path only), and what is new in it. Everything behind tools, system and
-//! memory is computed anew. A summary that would not make the context shorter is not asked for.
+//! When a turn comes that would exceed the limit, one extra request is sent first, with the whole history and an instruction,
+//! and generates the summary; the turn is sent when that has ended, so that the summary's time is part of the turn's time to
+//! first token. Claude Code compacts at the same place, before the next request (POLICIES 5.1). The turn then holds tools,
+//! system and memory, the summary, the newest short tool results again (a file that is too long comes back as its path
+//! only), and what is new in it. The prefix breaks behind tools, system and memory: what stands there is computed anew, and
+//! later turns share it. A summary that would not make the context shorter is not asked for, and one that is not shorter
+//! than the limit is refused, since every turn would ask for another.
 //!
 //! The limit of 167,000 tokens is that of Claude Code for a window of 200,000 as third parties found it, and agrees with a
 //! logged one (POLICIES 5.1); lengths of summary and instruction are assumed. Up to five files of at most 5,000 tokens come
