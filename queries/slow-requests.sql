@@ -1,4 +1,4 @@
--- Which requests waited longest, and what for?
+-- Which users waited longest, and what for?
 -- param limit int 10: How many requests per scenario.
 -- param scenario int null: Only this scenario; null for all.
 -- column scenario_id: Number of the scenario within the run.
@@ -22,7 +22,7 @@ WITH ranked AS (
     row_number() OVER (
       PARTITION BY scenario_id ORDER BY greatest(ttft_ns, coalesce(max_itl_ns, 0)) DESC, request_id
     ) AS rank
-  FROM request_costs WHERE ttft_ns IS NOT NULL AND ($scenario IS NULL OR scenario_id = $scenario)
+  FROM request_costs WHERE ttft_ns IS NOT NULL AND NOT is_added AND ($scenario IS NULL OR scenario_id = $scenario)
 )
 SELECT
   r.scenario_id, s.name AS scenario, r.rank, r.request_id, r.worst_wait_ns / 1e6 AS worst_wait_ms,

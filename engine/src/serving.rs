@@ -43,8 +43,9 @@ pub struct Stretch {
     pub context_tokens: u64,
     /// Time before the first step in which its requests, running already, did not decode; it is part of their gap.
     pub stall_ns: i64,
-    /// Of the decoding requests, those whose gap is in [`Outcome::long_gaps`], since they came back or from elsewhere.
-    pub late_requests: u64,
+    /// Of the decoding requests, those of users whose gap is the step's time: no stage of the policy sends them, and their
+    /// gap is not in [`Outcome::long_gaps`].
+    pub felt_requests: u64,
     /// Duration of the first step.
     pub first_ns: f64,
     /// Duration of the last step.
@@ -127,7 +128,7 @@ pub enum GapCause {
     Prefill,
 }
 
-/// A gap between two tokens of a request.
+/// A gap between two tokens of a user's request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LongGap {
     /// Its length.
@@ -166,10 +167,10 @@ pub struct Outcome {
     pub stretches: Vec<Stretch>,
     /// One entry per request of the workload.
     pub served: Vec<Served>,
-    /// Gaps between tokens that no single step explains.
+    /// Gaps between tokens of users' requests that no single step explains.
     pub long_gaps: Vec<LongGap>,
     /// All gaps between tokens, where a request does not decode in every step (captured steps); else `None`, and the gaps
-    /// are the step times of the decoding requests and `long_gaps`.
+    /// are the step times of [`Stretch::felt_requests`] and `long_gaps`.
     pub all_gaps: Option<Vec<i64>>,
     /// Whether the clock ran beyond [`crate::workload::LONGEST_NS`]; the rest was then not served.
     pub overran: bool,

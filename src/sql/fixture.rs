@@ -453,6 +453,7 @@ fn request_rows(scenarios: &[Scenario<'_>]) -> Vec<Vec<Cell>> {
                 0u32,
                 "finished",
                 None::<&str>,
+                false,
                 request as i64 * 1_000_000_000,
                 3000u32 + request as u32,
                 50u32,

@@ -93,6 +93,61 @@ fn a_stack_over_the_floors_replays_in_one_run() {
     assert!(page.contains("What sessions pay") && page.contains("compact(at=50000)"));
 }
 
+/// The WEKA session under a stage that asks for summaries, in some traffic: figures per token are of tokens that users get, and
+/// what the stage's own requests cost stays in them.
+#[test]
+fn tokens_that_reach_no_user_make_no_stage_cheaper() {
+    let (folder, store) = replayed("traces/weka/v1_trace_0208.json", &["full", "compact(at=50k)"]);
+    let of = |scenario: u32, name: &str| {
+        number(&store, &format!("SELECT value FROM metrics WHERE metric = '{name}' AND scenario_id = {scenario}"))
+    };
+    let sum = |sql: &str| number(&store, sql);
+    for name in ["requests_finished", "ttft_requests", "output_tokens"] {
+        assert!((of(0, name) - of(1, name)).abs() < 0.5, "{name}: {} {}", of(0, name), of(1, name));
+    }
+    for (name, column) in [
+        ("added_requests", "extra_requests"),
+        ("added_prompt_tokens", "extra_prompt_tokens"),
+        ("added_output_tokens", "extra_output_tokens"),
+    ] {
+        let told = sum(&format!("SELECT sum({column}) FROM context_edits WHERE scenario_id = 1"));
+        assert!(told > 0.5 && (of(1, name) - told).abs() < 0.5, "{name}: {} {told}", of(1, name));
+        assert!(of(0, name).abs() < 0.5);
+    }
+    // All of the money, over the users' tokens; the stage's own part of it is told.
+    let alike = |one: f64, other: f64| (one / other - 1.0).abs() < 1e-9;
+    for scenario in [0, 1] {
+        let paid = of(scenario, "usd_per_mtok_output") * of(scenario, "output_tokens") / 1e6;
+        assert!(alike(paid, of(scenario, "usd_total")), "{paid}");
+    }
+    assert!(alike(
+        of(1, "usd_per_mtok_output") / of(0, "usd_per_mtok_output"),
+        of(1, "usd_total") / of(0, "usd_total")
+    ));
+    let own = sum("SELECT sum(cost_usd) FROM request_costs WHERE scenario_id = 1 AND is_added");
+    assert!((of(1, "usd_added") / own - 1.0).abs() < 1e-6, "{} {own}", of(1, "usd_added"));
+    // The bill, the ledger and stacking say the same of a token.
+    let steps = sum("SELECT sum(total_ns) FROM step_costs WHERE scenario_id = 1") / of(1, "output_tokens");
+    let query = |name: &str| {
+        let text = succeed(&["query", &store.to_string_lossy(), name, "--format", "json"]);
+        serde_json::from_str::<Vec<Value>>(&text).unwrap()
+    };
+    let of_rows = |rows: &[Value], at: u64| -> f64 {
+        let own = rows.iter().filter(|row| row["scenario_id"].as_u64() == Some(at));
+        own.map(|row| row["ns_per_output_token"].as_f64().unwrap()).sum()
+    };
+    assert!((of_rows(&query("token-bill"), 1) / steps - 1.0).abs() < 1e-6);
+    let stacked = sum("SELECT max(ns_per_output_token) FROM stacking WHERE scenario_id = 1 AND role = 'together'");
+    assert!((stacked / steps - 1.0).abs() < 1e-6, "{stacked} {steps}");
+    // Slow summaries are no user's latency.
+    let slow = query("slow-requests");
+    let added = sum("SELECT count(*) FROM request_costs WHERE is_added AND request_id < 9223372036854775808");
+    assert!(added < 0.5 && slow.iter().all(|row| row["request_id"].as_u64().unwrap() < 1 << 63));
+    let report = folder.path().join("report.html");
+    succeed(&["report", &store.to_string_lossy(), "--output", &report.to_string_lossy()]);
+    assert!(std::fs::read_to_string(&report).unwrap().contains("requests of its own generate"));
+}
+
 /// Before the turn that would exceed the limit the client asks for a summary, and sends the turn when it has it.
 #[test]
 fn a_turn_waits_for_its_summary_in_its_time_to_first_token() {

@@ -242,7 +242,7 @@ proptest! {
         let rejected = outcome.served.iter().filter(|served| matches!(served.fate, Fate::TooLarge | Fate::NoPrompt));
         prop_assert_eq!(finished.len() + rejected.count(), workload.len());
         let later: u64 = finished.iter().map(|&at| u64::from(workload.output[at].saturating_sub(1))).sum();
-        let stretches = outcome.stretches.iter().map(|stretch| stretch.decode_requests * stretch.steps - stretch.late_requests);
+        let stretches = outcome.stretches.iter().map(|stretch| stretch.felt_requests * stretch.steps);
         prop_assert_eq!(stretches.sum::<u64>() + outcome.long_gaps.len() as u64, later);
         // Each step's time is shared by the tokens it computed, so the shares add up to the time.
         let shares: f64 = outcome.served.iter().map(|served| served.machine_ns).sum();
@@ -339,6 +339,9 @@ fn a_turn_waits_for_the_summary_that_a_stage_sends_for_it() {
         assert_eq!((turn.stage_wait_ns, own.stage_wait_ns), (own.e2e_ns.unwrap(), 0), "{traffic:?}");
         assert!(turn.queue_ns.unwrap() >= turn.stage_wait_ns && turn.ttft_ns > turn.queue_ns, "{traffic:?}");
         assert_eq!(other.stage_wait_ns, 0);
+        // Two users with eight tokens each have seven gaps each.
+        let gaps: u64 = outcome.stretches.iter().map(|stretch| stretch.felt_requests * stretch.steps).sum();
+        assert_eq!(gaps + outcome.long_gaps.len() as u64, 14, "{traffic:?}");
     }
 }
 

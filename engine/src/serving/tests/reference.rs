@@ -597,7 +597,9 @@ impl Replay<'_> {
         if let Some(last) = request.last_token {
             let gap = now - last;
             request.longest = Some(request.longest.map_or(gap, |longest| longest.max(gap)));
-            self.gaps.push(gap.round() as i64);
+            if !self.workload.is_added(at) {
+                self.gaps.push(gap.round() as i64);
+            }
         }
         request.last_token = Some(now);
         request.ttft = request.ttft.or(Some(now - request.arrival + front));
