@@ -95,9 +95,9 @@ pub struct Served {
     pub stage_wait_ns: i64,
     /// Until first admission.
     pub queue_ns: Option<i64>,
-    /// Until the first token.
+    /// Until the first token; `None` if it generates nothing.
     pub ttft_ns: Option<i64>,
-    /// Until the last token.
+    /// Until the last token, or the end of the prompt if it generates nothing.
     pub e2e_ns: Option<i64>,
     /// Largest gap between two of its tokens.
     pub max_itl_ns: Option<i64>,

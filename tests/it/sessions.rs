@@ -209,6 +209,38 @@ fn a_negative_think_time_is_refused_in_words() {
     assert!(said.contains("`0s` leaves no pause"), "{said}");
 }
 
+/// Prompts alone have no first token: they are counted, and said, and break no percentile.
+#[test]
+fn requests_that_generate_nothing_are_counted_and_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("trace.jsonl");
+    let line = |at: u32, output: u32| {
+        format!(
+            "{{\"timestamp\": {at}, \"input_length\": 700, \"output_length\": {output}, \"hash_ids\": [0, {}]}}\n",
+            at + 1
+        )
+    };
+    std::fs::write(&trace, [line(0, 5), line(1000, 0), line(2000, 7), line(3000, 0)].concat()).unwrap();
+    let store = stored(folder.path(), &trace.to_string_lossy());
+    let done = kvtoll(&["replay", &store, "--model", "llama-3.1-8b", "--machine", "h200"]);
+    let said = stderr(&done);
+    assert!(done.status.success(), "{said}");
+    assert!(
+        said.contains("2 of 4 requests generate nothing and have no first token: what is said of it is of the other 2"),
+        "{said}"
+    );
+    let of = |name: &str| number(Path::new(&store), &format!("SELECT value FROM metrics WHERE metric = '{name}'"));
+    assert_eq!(
+        (of("requests_without_output") as u32, of("ttft_requests") as u32, of("requests_finished") as u32),
+        (2, 2, 4)
+    );
+    // Of those that have a first token 99% keep a promise; with the others in the way none could.
+    assert!((of("promise_99_ttft_ms") / of("p99_ttft_ms") - 1.0).abs() < 1e-9);
+    let report = folder.path().join("report.html");
+    succeed(&["report", &store, "--output", &report.to_string_lossy()]);
+    assert!(std::fs::read_to_string(&report).unwrap().contains("Requests that generate nothing have no first token"));
+}
+
 /// A store with one trace.
 fn stored(folder: &Path, trace: &str) -> String {
     let store = folder.join("store").to_string_lossy().into_owned();

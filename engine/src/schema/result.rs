@@ -323,7 +323,12 @@ pub static REQUEST_COSTS: Table = Table {
         maybe("ttft_ns", I64, "ns", "From arrival to the first token; null if it generates nothing."),
         maybe("mean_itl_ns", I64, "ns", "Mean gap between its tokens; null with fewer than two."),
         maybe("max_itl_ns", I64, "ns", "Largest gap between its tokens."),
-        maybe("e2e_ns", I64, "ns", "From arrival to the last token."),
+        maybe(
+            "e2e_ns",
+            I64,
+            "ns",
+            "From arrival to the last token, or to the end of the prompt if it generates nothing.",
+        ),
         maybe(
             "machine_ns",
             I64,
