@@ -7,7 +7,7 @@
 -- column position: Order of the booth on the bill.
 -- column booth: What the time is paid to.
 -- column total_ns: Time of all instances in all steps with the floors up to this one, ns.
--- column ns_per_output_token: That time over the output tokens, ns.
+-- column ns_per_output_token: That time over the output tokens that users get, ns.
 -- column share_ratio: Share of the booth in the time of all booths.
 WITH floors AS (
   SELECT
@@ -25,7 +25,7 @@ stages AS (
   FROM floors
 ),
 tokens AS (
-  SELECT scenario_id, sum(output_tokens) AS output_tokens FROM request_costs GROUP BY scenario_id
+  SELECT scenario_id, sum(output_tokens) AS output_tokens FROM request_costs WHERE NOT is_added GROUP BY scenario_id
 )
 SELECT
   g.scenario_id, s.name AS scenario, g.stage_position, g.stage, g.change, g.booth_position AS position, g.booth,

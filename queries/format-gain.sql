@@ -17,7 +17,7 @@ WITH times AS (
 ),
 tokens AS (
   SELECT scenario_id, CAST(sum(CAST(output_tokens AS BIGINT)) AS DOUBLE) AS output_tokens
-  FROM request_costs GROUP BY scenario_id
+  FROM request_costs WHERE NOT is_added GROUP BY scenario_id
 ),
 figures AS (
   SELECT

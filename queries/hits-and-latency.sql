@@ -3,12 +3,12 @@
 -- column scenario: What the user calls it.
 -- column hits: Share of the prompt that the cache held: none, up to 25%, up to 50%, up to 75%, up to 100%.
 -- column position: Order of the shares.
--- column requests: Requests with such a share.
+-- column requests: Requests of users with such a share; those without a first token are left out.
 -- column prompt_tokens: Tokens of their prompts.
 -- column hit_tokens: Of these, found in the prefix cache.
 -- column p50_ttft_ms: Median time to first token, ms.
 -- column p99_ttft_ms: 99th percentile of the time to first token, ms.
--- column p50_queue_ms: Median wait for admission, ms.
+-- column p50_queue_ms: Median wait for admission, what stages send first included, ms.
 -- column p50_prefill_ms: Median time from admission to the first token, ms.
 WITH placed AS (
   SELECT
@@ -21,7 +21,7 @@ WITH placed AS (
       WHEN 4 * CAST(hit_tokens AS BIGINT) <= 3 * CAST(prompt_tokens AS BIGINT) THEN 3
       ELSE 4
     END AS position
-  FROM request_costs WHERE ttft_ns IS NOT NULL AND queue_ns IS NOT NULL
+  FROM request_costs WHERE ttft_ns IS NOT NULL AND queue_ns IS NOT NULL AND NOT is_added
 ),
 ranked AS (
   SELECT

@@ -31,7 +31,7 @@ lower AS (
   FROM demand GROUP BY workload, model, policy
 ),
 fetches AS (SELECT scenario_id, sum(tier_ns) AS tier_ns FROM step_costs GROUP BY scenario_id),
-tokens AS (SELECT scenario_id, sum(output_tokens) AS output_tokens FROM request_costs GROUP BY scenario_id)
+tokens AS (SELECT scenario_id, sum(output_tokens) AS output_tokens FROM request_costs WHERE NOT is_added GROUP BY scenario_id)
 SELECT
   s.scenario_id, s.name AS scenario, s.policy, e.lost_mass_ratio, e.recovered_mass_ratio, e.recoverable_ratio,
   e.lost_mass_ratio * (1 - coalesce(e.recoverable_ratio, 0)) AS lost_for_good_ratio, l.limiter,

@@ -4,7 +4,7 @@
 -- column tariff: The book of token prices; null where nothing is sold.
 -- column promise: The dearest promise that the replay kept, which the tokens are sold for; null if none.
 -- column usd_total: Cost of all accelerators over the replay, US dollars.
--- column revenue_usd: What the tokens of finished requests are sold for, US dollars.
+-- column revenue_usd: What the tokens of users' finished requests are sold for, US dollars.
 -- column revenue_usd_per_mtok_output: Revenue, prompts included, per million output tokens.
 -- column usd_per_mtok_output: Cost per million output tokens.
 -- column markup_ratio: Profit over cost at the load of the trace.
@@ -13,7 +13,7 @@
 -- column gross_margin_saturated_ratio: Profit over revenue in that case, the promise still kept.
 -- column profit_usd_per_accelerator_hour: Profit of one accelerator in one hour.
 -- column goodput_requests_per_s: Requests per second that were themselves served as promised.
--- column goodput_ratio: Their share of all requests.
+-- column goodput_ratio: Their share of all requests of users.
 WITH wide AS (
   SELECT
     s.scenario_id, s.name AS scenario, s.tariff,

@@ -1,4 +1,4 @@
--- Which requests waited longest, and what for?
+-- Which users waited longest, and what for?
 -- param limit int 10: How many requests per scenario.
 -- param scenario int null: Only this scenario; null for all.
 -- column scenario_id: Number of the scenario within the run.
@@ -6,8 +6,9 @@
 -- column rank: 1 for the longest wait.
 -- column request_id: The request.
 -- column worst_wait_ms: The longer of the time to first token and the largest gap between two tokens, ms.
--- column cause: preempted, queued (most of the time to first token), prefill, or gap (one exceeds it).
--- column queue_ms: From arrival to first admission, ms.
+-- column cause: preempted, gap (one exceeds the time to first token), stage (most of that time went to requests that a stage sent first), queued (most of it), or prefill.
+-- column stage_wait_ms: From arrival to the end of what stages sent for it, ms.
+-- column queue_ms: From arrival to first admission, that wait included, ms.
 -- column ttft_ms: From arrival to the first token, ms.
 -- column max_itl_ms: Largest gap between two tokens, ms.
 -- column e2e_ms: From arrival to the last token, ms.
@@ -21,17 +22,18 @@ WITH ranked AS (
     row_number() OVER (
       PARTITION BY scenario_id ORDER BY greatest(ttft_ns, coalesce(max_itl_ns, 0)) DESC, request_id
     ) AS rank
-  FROM request_costs WHERE ttft_ns IS NOT NULL AND ($scenario IS NULL OR scenario_id = $scenario)
+  FROM request_costs WHERE ttft_ns IS NOT NULL AND NOT is_added AND ($scenario IS NULL OR scenario_id = $scenario)
 )
 SELECT
   r.scenario_id, s.name AS scenario, r.rank, r.request_id, r.worst_wait_ns / 1e6 AS worst_wait_ms,
   CASE
     WHEN r.preemptions > 0 THEN 'preempted'
     WHEN r.max_itl_ns > r.ttft_ns THEN 'gap'
+    WHEN r.stage_wait_ns * 2 > r.ttft_ns THEN 'stage'
     WHEN r.queue_ns * 2 > r.ttft_ns THEN 'queued'
     ELSE 'prefill'
   END AS cause,
-  r.queue_ns / 1e6 AS queue_ms, r.ttft_ns / 1e6 AS ttft_ms, r.max_itl_ns / 1e6 AS max_itl_ms, r.e2e_ns / 1e6 AS e2e_ms,
+  r.stage_wait_ns / 1e6 AS stage_wait_ms, r.queue_ns / 1e6 AS queue_ms, r.ttft_ns / 1e6 AS ttft_ms, r.max_itl_ns / 1e6 AS max_itl_ms, r.e2e_ns / 1e6 AS e2e_ms,
   r.prompt_tokens, r.hit_tokens, r.output_tokens, r.preemptions
 FROM ranked r JOIN scenarios s ON s.scenario_id = r.scenario_id
 WHERE r.rank <= $limit

@@ -2,15 +2,15 @@
 -- column scenario_id: Number of the scenario within the run.
 -- column scenario: What the user calls it.
 -- column tenant: Who sent the requests; null where the source names nobody.
--- column requests: Requests that were served to the end.
+-- column requests: Requests of users that were served to the end.
 -- column prompt_tokens: Tokens of their prompts.
 -- column hit_tokens: Prompt tokens found in the prefix cache.
 -- column hit_tokens_ratio: Hits over prompt tokens.
 -- column hit_share_ratio: Share of the tenant in the hits of all tenants.
 -- column saved_usd: What computing those hits would have cost, at the replay's mean price of a computed prompt token, US dollars.
--- column computed_tokens: Tokens computed in prefills: what warms the cache for all.
+-- column computed_tokens: Tokens computed in prefills, of what stages send for its turns too: what warms the cache for all.
 -- column computed_share_ratio: Share of the tenant in what all tenants computed.
--- column output_tokens: Tokens generated.
+-- column output_tokens: Tokens that users get.
 -- column cost_usd: Price of their machine time, idle time not in it, US dollars; null where the price is not disclosed.
 -- column cost_share_ratio: Share of the tenant in that of all tenants.
 -- column usd_per_mtok_output: That price over their output tokens, US dollars per million.

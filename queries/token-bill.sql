@@ -5,7 +5,7 @@
 -- column booth: What the time is paid to.
 -- column floor: What kind of toll it is: memory, movement, arithmetic or overhead.
 -- column total_ns: Time of all instances in all steps, prefill included, ns.
--- column ns_per_output_token: That time over the output tokens, ns.
+-- column ns_per_output_token: That time over the output tokens that users get, ns.
 -- column share_ratio: Share of the booth in the time of all booths.
 WITH booths (position, booth, floor) AS (
   VALUES
@@ -21,7 +21,7 @@ sums AS (
   FROM step_costs GROUP BY scenario_id
 ),
 tokens AS (
-  SELECT scenario_id, sum(output_tokens) AS output_tokens FROM request_costs GROUP BY scenario_id
+  SELECT scenario_id, sum(output_tokens) AS output_tokens FROM request_costs WHERE NOT is_added GROUP BY scenario_id
 ),
 bill AS (
   SELECT

@@ -362,6 +362,10 @@ impl Spec {
         if text == "starts" {
             return Ok(ThinkTime::Starts);
         }
+        if text.starts_with('-') {
+            return Err(Error::usage(format!("`think_time`: a pause cannot be negative, found `{text}`"))
+                .hint("`0s` leaves no pause; `starts` takes the recorded time from start to start"));
+        }
         match unit::parse(&unit::TIME, text) {
             Ok(ns) if (0.0..=LONGEST_NS as f64).contains(&ns) => Ok(ThinkTime::Fixed(ns.round() as i64)),
             _ => Err(Error::usage(format!("`think_time`: expected `starts` or a time such as `5s`, found `{text}`"))),
@@ -632,7 +636,7 @@ mod tests {
             (Spec { adaptation_days: text("roof=3"), ..base() }, "engineer-days by floor"),
             (Spec { think_time: text("5s"), ..base() }, "expected no `think_time`"),
             (Spec { mode: text("session"), think_time: text("5"), ..base() }, "such as `5s`, found `5`"),
-            (Spec { mode: text("session"), think_time: text("-1s"), ..base() }, "such as `5s`, found `-1s`"),
+            (Spec { mode: text("session"), think_time: text("-1s"), ..base() }, "cannot be negative, found `-1s`"),
             (Spec { mode: text("sesion"), ..base() }, "unknown mode `sesion`"),
             (Spec { routing: text("robin"), ..base() }, "unknown routing `robin`"),
             (Spec { step_tokens: Some(0), ..base() }, "`step_tokens` of at least 1"),

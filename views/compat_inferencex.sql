@@ -36,7 +36,7 @@ ranked AS (
   SELECT
     scenario_id, mean_itl_ns, row_number() OVER (PARTITION BY scenario_id ORDER BY mean_itl_ns, request_id) AS rank,
     count(*) OVER (PARTITION BY scenario_id) AS requests
-  FROM request_costs WHERE mean_itl_ns IS NOT NULL
+  FROM request_costs WHERE mean_itl_ns IS NOT NULL AND NOT is_added
 ),
 per_request AS (
   SELECT

@@ -1,6 +1,6 @@
 -- Requests of a replay under the names and units of OpenTelemetry's GenAI metrics.
 -- column scenario_id: Number of the scenario within the run.
--- column request_id: The request.
+-- column request_id: The request; those that stages of the policy send are there too, as an engine sees them.
 -- column gen_ai.request.model: The model.
 -- column gen_ai.server.time_to_first_token: From arrival to the first token, s.
 -- column gen_ai.server.time_per_output_token: Mean gap between tokens after the first, s.

@@ -1,4 +1,4 @@
--- Observations under the names and units of vLLM's metrics: of replayed requests, of captured KV events, and of reused blocks.
+-- Observations under the names and units of vLLM's metrics: of replayed requests (those that stages send too, as an engine sees them), of captured KV events, and of reused blocks.
 -- column scenario_id: Number of the scenario within the run; null for what the traces themselves say.
 -- column source_id: The source of a capture or trace; null for what a replay found.
 -- column metric: The metric's name.

@@ -241,6 +241,10 @@ pub static WINDOW_ROWS: Channel = Channel {
 
 /// What it takes to run a stage in production.
 #[derive(Debug, Clone, Copy)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each answers a question of its own, and each stage names those that are true"
+)]
 pub struct Deployment {
     /// Tokens of calibration text that the method asks for; 0 if none.
     pub calibration_tokens: u32,
@@ -252,6 +256,8 @@ pub struct Deployment {
     pub engines: &'static str,
     /// Whether a request under this stage leaves no blocks that others can use.
     pub breaks_sharing: bool,
+    /// Whether it changes what stood in earlier prompts, so that the prefix that was computed breaks there.
+    pub rewrites_prefix: bool,
 }
 
 impl Deployment {
@@ -262,6 +268,7 @@ impl Deployment {
         training: false,
         engines: "none",
         breaks_sharing: true,
+        rewrites_prefix: false,
     };
 }
 

@@ -30,7 +30,7 @@ use crate::policy::{Shape, Stack, shape};
 use crate::prices::{Price, PriceBook, price_of};
 use crate::serving::lower::{self, Tiers};
 use crate::serving::{
-    CapturedStep, Handover, Outcome, Pool, Preempted, Role, Routing, Rules, Setup, Traffic, captured, serve,
+    CapturedStep, Handover, Outcome, Pool, Preempted, Role, Routing, Rules, Served, Setup, Traffic, captured, serve,
 };
 use crate::session::Trace;
 use crate::tariff::Tariff;
@@ -163,6 +163,19 @@ impl Scenario {
         let prompts = self.prefill.as_ref().map_or(0, |prefill| accelerators(prefill.parallel));
         accelerators(self.parallel).saturating_add(prompts)
     }
+}
+
+/// What became of the requests of users, with their places: those that stages of the policy send are not among them. Their
+/// machine time is paid for like any other, but nobody waits for their tokens, and nobody buys them.
+fn of_users<'a>(outcome: &'a Outcome, workload: &'a Workload) -> impl Iterator<Item = (usize, &'a Served)> {
+    outcome.served.iter().enumerate().filter(|(at, _)| !workload.is_added(*at))
+}
+
+/// What a figure of users' requests is, sorted.
+fn felt(outcome: &Outcome, workload: &Workload, of: fn(&Served) -> Option<i64>) -> Vec<i64> {
+    let mut values: Vec<i64> = of_users(outcome, workload).filter_map(|(_, served)| of(served)).collect();
+    values.sort_unstable();
+    values
 }
 
 fn accelerators(parallel: Parallel) -> u32 {

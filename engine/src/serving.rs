@@ -1,7 +1,8 @@
 //! The serving replay: turns arrivals into batches, and batches into what each user felt.
 //!
 //! The rules are those of a real engine, by name and version. Requests come when the trace says (`open`), when another has
-//! finished (`closed`), or when the turn before them has (`session`); a routing rule sends each to an instance. Nothing is
+//! finished (`closed`), or when the turn before them has (`session`); a routing rule sends each to an instance. A request that
+//! waits for one that a stage of the policy sends for it has come, and is sent when that one has ended. Nothing is
 //! simulated token by token: while a batch stays the same, step times are an arithmetic progression, so the replay jumps
 //! from event to event (an arrival, a finish, a layer group that stops growing, memory that runs out) and still knows every
 //! token's latency exactly. An instance promises its next stretch of steps; an arrival may cut it short.
@@ -42,8 +43,9 @@ pub struct Stretch {
     pub context_tokens: u64,
     /// Time before the first step in which its requests, running already, did not decode; it is part of their gap.
     pub stall_ns: i64,
-    /// Of the decoding requests, those whose gap is in [`Outcome::long_gaps`], since they came back or from elsewhere.
-    pub late_requests: u64,
+    /// Of the decoding requests, those of users whose gap is the step's time: no stage of the policy sends them, and their
+    /// gap is not in [`Outcome::long_gaps`].
+    pub felt_requests: u64,
     /// Duration of the first step.
     pub first_ns: f64,
     /// Duration of the last step.
@@ -79,7 +81,8 @@ pub enum Fate {
     NotCaptured,
 }
 
-/// What a request felt. Times in nanoseconds after its arrival; `None` where there is none.
+/// What a request felt. Times in nanoseconds after its arrival; `None` where there is none. A request that a stage holds back,
+/// since another one that the stage sends for it comes first, has arrived all the same.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Served {
     /// The copy of the model; where prompts are computed elsewhere, the one that decoded.
@@ -88,11 +91,13 @@ pub struct Served {
     pub arrival_ns: i64,
     /// What became of it.
     pub fate: Fate,
+    /// Until the requests that stages send for it had ended.
+    pub stage_wait_ns: i64,
     /// Until first admission.
     pub queue_ns: Option<i64>,
-    /// Until the first token.
+    /// Until the first token; `None` if it generates nothing.
     pub ttft_ns: Option<i64>,
-    /// Until the last token.
+    /// Until the last token, or the end of the prompt if it generates nothing.
     pub e2e_ns: Option<i64>,
     /// Largest gap between two of its tokens.
     pub max_itl_ns: Option<i64>,
@@ -123,7 +128,7 @@ pub enum GapCause {
     Prefill,
 }
 
-/// A gap between two tokens of a request.
+/// A gap between two tokens of a user's request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LongGap {
     /// Its length.
@@ -139,6 +144,7 @@ impl Served {
             instance: 0,
             arrival_ns: 0,
             fate: Fate::Pending,
+            stage_wait_ns: 0,
             queue_ns: None,
             ttft_ns: None,
             e2e_ns: None,
@@ -161,10 +167,10 @@ pub struct Outcome {
     pub stretches: Vec<Stretch>,
     /// One entry per request of the workload.
     pub served: Vec<Served>,
-    /// Gaps between tokens that no single step explains.
+    /// Gaps between tokens of users' requests that no single step explains.
     pub long_gaps: Vec<LongGap>,
     /// All gaps between tokens, where a request does not decode in every step (captured steps); else `None`, and the gaps
-    /// are the step times of the decoding requests and `long_gaps`.
+    /// are the step times of [`Stretch::felt_requests`] and `long_gaps`.
     pub all_gaps: Option<Vec<i64>>,
     /// Whether the clock ran beyond [`crate::workload::LONGEST_NS`]; the rest was then not served.
     pub overran: bool,

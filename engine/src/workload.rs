@@ -11,6 +11,9 @@ use crate::number::Numbers;
 /// The longest time over which requests may arrive: half of what the clock can count.
 pub const LONGEST_NS: i64 = 1 << 62;
 
+/// The highest bit marks ids of requests that stages of a policy send: their tokens reach no user.
+pub const ADDED: u64 = 1 << 63;
+
 /// Requests in order of arrival. KV blocks that share an id share a dense number, from 0 by first appearance.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Workload {
@@ -45,6 +48,9 @@ pub struct Turns {
     pub pause_ns: Vec<i64>,
     /// How each pause is known.
     pub basis: Vec<Pause>,
+    /// The request of a stage's own that must have ended before each can be served, though it has come; `u32::MAX` where it
+    /// waits for none. Empty where stages send no requests. It holds in every kind of traffic.
+    pub held_by: Vec<u32>,
 }
 
 /// How the pause before a turn is known.
@@ -62,7 +68,7 @@ pub enum Pause {
     FromStart,
     /// The user said how long.
     Chosen,
-    /// It follows a request that a stage sent for it, at once.
+    /// It has come, and is served once the request that a stage sent for it has ended.
     AtOnce,
 }
 
@@ -96,6 +102,11 @@ impl Turns {
     /// The request that request `index` continues.
     pub fn before(&self, index: usize) -> Option<u32> {
         self.before.get(index).copied().filter(|&before| before != u32::MAX)
+    }
+
+    /// The request of a stage's own that request `index` waits for.
+    pub fn held_by(&self, index: usize) -> Option<u32> {
+        self.held_by.get(index).copied().filter(|&own| own != u32::MAX)
     }
 
     /// When request `index` comes, if the one that it continues came at `came` and ended at `ended`.
@@ -142,6 +153,11 @@ impl Workload {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.prompt.is_empty()
+    }
+
+    /// Whether a stage of the policy sends request `index`, so that its tokens reach no user.
+    pub fn is_added(&self, index: usize) -> bool {
+        self.request_ids.get(index).is_some_and(|id| id & ADDED != 0)
     }
 
     /// Block numbers of request `index`.
@@ -297,6 +313,7 @@ fn sessions(name: &str, batches: &[RecordBatch], rows: &[Row], think: ThinkTime)
         before: order.iter().map(|&at| links[at].map_or(u32::MAX, |parent| place[parent as usize])).collect(),
         pause_ns: order.iter().map(|&at| pauses[at].1).collect(),
         basis: order.iter().map(|&at| pauses[at].0).collect(),
+        held_by: Vec::new(),
     };
     Ok((order.iter().map(|&at| (Some(came[at]), rows[at].1, rows[at].2)).collect(), turns))
 }

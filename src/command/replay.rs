@@ -19,7 +19,8 @@ use engine::replay::{Found, Run, Scenario, Source, Toll, edit, replay, tables, t
 use engine::schema::canonical::SOURCES;
 use engine::schema::hierarchy::{ATTENTION_READS, EQUAL_COST};
 use engine::schema::result::MISS_RATIO;
-use engine::serving::Fate;
+use engine::serving::{Fate, Served};
+use engine::workload::Workload;
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
@@ -73,7 +74,7 @@ pub struct Wanted {
     pub mode: Option<String>,
     /// What to take in `--mode session` for pauses that are not recorded: `starts` (as long after the start of the turn
     /// before as recorded, or when that has ended) or a time such as `5s`
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub think_time: Option<String>,
     /// Requests at a time in `--mode closed`
     #[arg(long, value_name = "N")]
@@ -709,6 +710,22 @@ fn toll_all(sources: &[Source], variations: &[Scenario], refused: &[Option<Error
     .collect()
 }
 
+/// Says of which requests no time to first token is known, since they generate nothing.
+fn tell_silent(scenario: &Scenario, workload: &Workload, found: &Found) {
+    let users = found.outcome.served.iter().enumerate().filter(|(at, _)| !workload.is_added(*at));
+    let finished = users.map(|(_, served)| served).filter(|served| served.fate == Fate::Finished);
+    let (silent, heard): (Vec<&Served>, Vec<&Served>) = finished.partition(|served| served.ttft_ns.is_none());
+    if !silent.is_empty() {
+        talk::note(&format!(
+            "`{}`: {} of {} requests generate nothing and have no first token: what is said of it is of the other {}",
+            scenario.name,
+            silent.len(),
+            silent.len() + heard.len(),
+            heard.len()
+        ));
+    }
+}
+
 /// Says what failed and what is overloaded.
 fn tell(sources: &[Source], scenarios: &[Scenario], found: &[Result<Found>]) -> Exit {
     let mut exit = Exit::Done;
@@ -730,6 +747,7 @@ fn tell(sources: &[Source], scenarios: &[Scenario], found: &[Result<Found>]) -> 
                         found.outcome.served.len()
                     ));
                 }
+                tell_silent(scenario, &sources[scenario.workload].workload, found);
                 if let Some(load) = found.offered_load.filter(|&load| load > 1.0) {
                     talk::warn(&format!(
                         "`{}` is offered {load:.2} times what it can serve, so its queue grows to the end; lower `--rate`",

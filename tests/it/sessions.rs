@@ -93,6 +93,154 @@ fn a_stack_over_the_floors_replays_in_one_run() {
     assert!(page.contains("What sessions pay") && page.contains("compact(at=50000)"));
 }
 
+/// The WEKA session under a stage that asks for summaries, in some traffic: figures per token are of tokens that users get, and
+/// what the stage's own requests cost stays in them.
+#[test]
+fn tokens_that_reach_no_user_make_no_stage_cheaper() {
+    let (folder, store) = replayed("traces/weka/v1_trace_0208.json", &["full", "compact(at=50k)"]);
+    let of = |scenario: u32, name: &str| {
+        number(&store, &format!("SELECT value FROM metrics WHERE metric = '{name}' AND scenario_id = {scenario}"))
+    };
+    let sum = |sql: &str| number(&store, sql);
+    for name in ["requests_finished", "ttft_requests", "output_tokens"] {
+        assert!((of(0, name) - of(1, name)).abs() < 0.5, "{name}: {} {}", of(0, name), of(1, name));
+    }
+    for (name, column) in [
+        ("added_requests", "extra_requests"),
+        ("added_prompt_tokens", "extra_prompt_tokens"),
+        ("added_output_tokens", "extra_output_tokens"),
+    ] {
+        let told = sum(&format!("SELECT sum({column}) FROM context_edits WHERE scenario_id = 1"));
+        assert!(told > 0.5 && (of(1, name) - told).abs() < 0.5, "{name}: {} {told}", of(1, name));
+        assert!(of(0, name).abs() < 0.5);
+    }
+    // All of the money, over the users' tokens; the stage's own part of it is told.
+    let alike = |one: f64, other: f64| (one / other - 1.0).abs() < 1e-9;
+    for scenario in [0, 1] {
+        let paid = of(scenario, "usd_per_mtok_output") * of(scenario, "output_tokens") / 1e6;
+        assert!(alike(paid, of(scenario, "usd_total")), "{paid}");
+    }
+    assert!(alike(
+        of(1, "usd_per_mtok_output") / of(0, "usd_per_mtok_output"),
+        of(1, "usd_total") / of(0, "usd_total")
+    ));
+    let own = sum("SELECT sum(cost_usd) FROM request_costs WHERE scenario_id = 1 AND is_added");
+    assert!((of(1, "usd_added") / own - 1.0).abs() < 1e-6, "{} {own}", of(1, "usd_added"));
+    // The bill, the ledger and stacking say the same of a token.
+    let steps = sum("SELECT sum(total_ns) FROM step_costs WHERE scenario_id = 1") / of(1, "output_tokens");
+    let query = |name: &str| {
+        let text = succeed(&["query", &store.to_string_lossy(), name, "--format", "json"]);
+        serde_json::from_str::<Vec<Value>>(&text).unwrap()
+    };
+    let of_rows = |rows: &[Value], at: u64| -> f64 {
+        let own = rows.iter().filter(|row| row["scenario_id"].as_u64() == Some(at));
+        own.map(|row| row["ns_per_output_token"].as_f64().unwrap()).sum()
+    };
+    assert!((of_rows(&query("token-bill"), 1) / steps - 1.0).abs() < 1e-6);
+    let stacked = sum("SELECT max(ns_per_output_token) FROM stacking WHERE scenario_id = 1 AND role = 'together'");
+    assert!((stacked / steps - 1.0).abs() < 1e-6, "{stacked} {steps}");
+    // Slow summaries are no user's latency.
+    let slow = query("slow-requests");
+    let added = sum("SELECT count(*) FROM request_costs WHERE is_added AND request_id < 9223372036854775808");
+    assert!(added < 0.5 && slow.iter().all(|row| row["request_id"].as_u64().unwrap() < 1 << 63));
+    let report = folder.path().join("report.html");
+    succeed(&["report", &store.to_string_lossy(), "--output", &report.to_string_lossy()]);
+    assert!(std::fs::read_to_string(&report).unwrap().contains("requests of its own generate"));
+}
+
+/// Before the turn that would exceed the limit the client asks for a summary, and sends the turn when it has it.
+#[test]
+fn a_turn_waits_for_its_summary_in_its_time_to_first_token() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = stored(folder.path(), "traces/weka/v1_trace_0208.json");
+    let at = Path::new(&store);
+    for traffic in [
+        &["--mode", "open"][..],
+        &["--mode", "closed", "--concurrency", "2"],
+        &["--mode", "session", "--think-time", "starts"],
+    ] {
+        let base = ["replay", &store, "--model", "llama-3.1-8b", "--machine", "h200", "--policy", "compact(at=30k)"];
+        succeed(&[&base[..], traffic].concat());
+        let pairs = "FROM request_costs own JOIN session_turns s ON s.request_id = own.request_id AND s.role = 'summary' JOIN \
+                     session_turns t ON t.session = s.session AND t.turn = s.turn AND t.role = 'recorded' JOIN request_costs \
+                     held ON held.request_id = t.request_id";
+        let count = |more: &str| number(at, &format!("SELECT count(*) {pairs} {more}"));
+        let summaries = number(at, "SELECT count(*) FROM session_turns WHERE role = 'summary'");
+        assert!(summaries > 0.5 && (count("") - summaries).abs() < 0.5);
+        assert!(count("WHERE held.arrival_ns <> own.arrival_ns") < 0.5, "{traffic:?}: they come at once");
+        assert!(count("WHERE held.stage_wait_ns <> own.e2e_ns") < 0.5, "{traffic:?}: the turn is sent at its end");
+        assert!(count("WHERE held.ttft_ns <= own.e2e_ns OR held.queue_ns < held.stage_wait_ns") < 0.5, "{traffic:?}");
+        assert!(count("WHERE held.ttft_ns > own.e2e_ns") > 0.5, "{traffic:?}: somebody felt it");
+        let others = "SELECT count(*) FROM request_costs WHERE stage_wait_ns > 0";
+        assert!((number(at, others) - summaries).abs() < 0.5, "{traffic:?}: nobody else waits");
+        let told = number(at, "SELECT value FROM metrics WHERE metric = 'stage_wait_s'");
+        let waited = number(at, "SELECT sum(stage_wait_ns) / 1e9 FROM request_costs");
+        assert!((told / waited - 1.0).abs() < 1e-9, "{told} {waited}");
+    }
+}
+
+#[test]
+fn explain_says_where_the_prefix_breaks() {
+    let explain = |stack: &str| succeed(&["explain", stack, "--model", "llama-3.1-8b"]);
+    let compacted = explain("compact(at=50k)");
+    assert!(
+        compacted.contains("prefix blocks: shareable, but where `compact` changes what earlier prompts held"),
+        "{compacted}"
+    );
+    assert!(compacted.contains("breaks prefix sharing from the first token that it changes on"), "{compacted}");
+    assert!(
+        explain("full").contains("prefix blocks: shareable\n")
+            && explain("retrieve").contains("prefix blocks: shareable\n")
+    );
+    assert!(succeed(&["explain", "compact"]).contains("breaks prefix sharing from the first token that it changes on"));
+}
+
+#[test]
+fn a_negative_think_time_is_refused_in_words() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = stored(folder.path(), "traces/weka/v8_trace_0242.json");
+    let base = ["replay", &store, "--model", "llama-3.1-8b", "--machine", "h200", "--mode", "session"];
+    let refused = kvtoll(&[&base[..], &["--think-time", "-5s"]].concat());
+    let said = stderr(&refused);
+    assert!(
+        !refused.status.success() && said.contains("`think_time`: a pause cannot be negative, found `-5s`"),
+        "{said}"
+    );
+    assert!(said.contains("`0s` leaves no pause"), "{said}");
+}
+
+/// Prompts alone have no first token: they are counted, and said, and break no percentile.
+#[test]
+fn requests_that_generate_nothing_are_counted_and_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("trace.jsonl");
+    let line = |at: u32, output: u32| {
+        format!(
+            "{{\"timestamp\": {at}, \"input_length\": 700, \"output_length\": {output}, \"hash_ids\": [0, {}]}}\n",
+            at + 1
+        )
+    };
+    std::fs::write(&trace, [line(0, 5), line(1000, 0), line(2000, 7), line(3000, 0)].concat()).unwrap();
+    let store = stored(folder.path(), &trace.to_string_lossy());
+    let done = kvtoll(&["replay", &store, "--model", "llama-3.1-8b", "--machine", "h200"]);
+    let said = stderr(&done);
+    assert!(done.status.success(), "{said}");
+    assert!(
+        said.contains("2 of 4 requests generate nothing and have no first token: what is said of it is of the other 2"),
+        "{said}"
+    );
+    let of = |name: &str| number(Path::new(&store), &format!("SELECT value FROM metrics WHERE metric = '{name}'"));
+    assert_eq!(
+        (of("requests_without_output") as u32, of("ttft_requests") as u32, of("requests_finished") as u32),
+        (2, 2, 4)
+    );
+    // Of those that have a first token 99% keep a promise; with the others in the way none could.
+    assert!((of("promise_99_ttft_ms") / of("p99_ttft_ms") - 1.0).abs() < 1e-9);
+    let report = folder.path().join("report.html");
+    succeed(&["report", &store, "--output", &report.to_string_lossy()]);
+    assert!(std::fs::read_to_string(&report).unwrap().contains("Requests that generate nothing have no first token"));
+}
+
 /// A store with one trace.
 fn stored(folder: &Path, trace: &str) -> String {
     let store = folder.join("store").to_string_lossy().into_owned();

@@ -5,6 +5,10 @@
 //! tokens put in, where the prefix breaks, what of a prefix that would have stood has to be computed again, and the extra
 //! requests. They are counted here, by comparing contexts, and not by the stages.
 //!
+//! A request that a stage sends for a turn comes when the turn comes, and the turn is sent when it has ended: the turn's
+//! context holds what that request generates, and its user waits for both. Only [`Role::Consolidation`] is work between
+//! sessions for which nobody waits. What such requests take of the machine is paid for; their tokens reach no user.
+//!
 //! Laws: a stage that never acts leaves the requests as they were, byte for byte; no stage adds a token that its effects
 //! do not tell of; stages that act on different kinds and wait for no threshold commute.
 
@@ -23,7 +27,7 @@ use std::collections::HashMap;
 use super::{Args, Deployment, Rule, Stack};
 use crate::error::{Error, Result};
 use crate::session::{Content, Fate, Form, Kind, Piece, Role, Trace, Turn, common, tokens, units};
-use crate::workload::Workload;
+use crate::workload::{ADDED, Workload};
 
 /// What an application's stage takes to run: nothing of the model.
 const IN_CLIENT: Deployment = Deployment {
@@ -32,8 +36,8 @@ const IN_CLIENT: Deployment = Deployment {
     ..Deployment::NONE
 };
 
-/// The highest bit marks ids of requests that stages add.
-pub const ADDED: u64 = 1 << 63;
+/// The same of a stage that changes what earlier prompts held.
+const REWRITES: Deployment = Deployment { rewrites_prefix: true, ..IN_CLIENT };
 
 /// A rule that rewrites contexts.
 #[derive(Debug, Clone, Copy)]

@@ -9,7 +9,7 @@ use crate::model::Model;
 
 /// Deployment of a format that quantizes as it goes: nothing is calibrated, and blocks stay shareable.
 pub(super) const fn online(engines: &'static str) -> Deployment {
-    Deployment { calibration_tokens: 0, per_model_constants: false, training: false, engines, breaks_sharing: false }
+    Deployment { engines, breaks_sharing: false, ..Deployment::NONE }
 }
 
 /// Refuses models with MLA, whose latent serves as K and V at once.

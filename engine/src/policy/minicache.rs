@@ -36,11 +36,9 @@ pub static KIND: Kind = Kind {
     needs: &[&NEXT_COSINES],
     source: "MiniCache (arXiv 2405.14366), its appendix for bytes; KVCache-Factory for the retained share",
     deployment: Deployment {
-        calibration_tokens: 0,
-        per_model_constants: false,
-        training: false,
         engines: "none; research code: KVCache-Factory",
         breaks_sharing: false,
+        ..Deployment::NONE
     },
     make,
 };

@@ -26,13 +26,7 @@ pub(super) static KIND: Kind = Kind {
     ],
     needs: &[],
     source: "kvpress, RandomPress; the kept window makes it comparable with `snapkv`",
-    deployment: Deployment {
-        calibration_tokens: 0,
-        per_model_constants: false,
-        training: false,
-        engines: "research code: kvpress",
-        breaks_sharing: true,
-    },
+    deployment: Deployment { engines: "research code: kvpress", ..Deployment::NONE },
     make,
 };
 

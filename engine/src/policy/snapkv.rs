@@ -32,13 +32,7 @@ pub(super) static KIND: Kind = Kind {
     ],
     needs: &[&WINDOW_ROWS],
     source: "SnapKV (arXiv 2404.14469), as in kvpress and KVCache-Factory",
-    deployment: Deployment {
-        calibration_tokens: 0,
-        per_model_constants: false,
-        training: false,
-        engines: "research code: kvpress, KVCache-Factory",
-        breaks_sharing: true,
-    },
+    deployment: Deployment { engines: "research code: kvpress, KVCache-Factory", ..Deployment::NONE },
     make,
 };
 

@@ -19,13 +19,7 @@ pub(super) static KIND: Kind = Kind {
     ],
     needs: &[],
     source: "StreamingLLM (arXiv 2309.17453)",
-    deployment: Deployment {
-        calibration_tokens: 0,
-        per_model_constants: false,
-        training: false,
-        engines: "research code: kvpress, KVCache-Factory",
-        breaks_sharing: true,
-    },
+    deployment: Deployment { engines: "research code: kvpress, KVCache-Factory", ..Deployment::NONE },
     make,
 };
 

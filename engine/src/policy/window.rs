@@ -12,11 +12,8 @@ pub(super) static KIND: Kind = Kind {
     needs: &[],
     source: "Longformer (arXiv 2004.05150), applied to a model that was not trained for it",
     deployment: Deployment {
-        calibration_tokens: 0,
-        per_model_constants: false,
-        training: false,
         engines: "not looked up; engines apply it to models that have windows of their own",
-        breaks_sharing: true,
+        ..Deployment::NONE
     },
     make,
 };

@@ -230,6 +230,7 @@ fn adaptation(apart: &Apart<'_>, floor: &str, known: Option<(&Toll, &Toll)>) -> 
             asks.extend(deployment.per_model_constants.then(|| "constants for each model".to_owned()));
             asks.extend(deployment.training.then(|| "training of the model".to_owned()));
             asks.extend(deployment.breaks_sharing.then(|| "its blocks cannot be shared".to_owned()));
+            asks.extend(deployment.rewrites_prefix.then(|| "the prefix breaks where it rewrites".to_owned()));
             notes.push(format!("`{}`: {}", kind.name, asks.join(", ")));
         }
     }

@@ -1,4 +1,4 @@
-//! Why tokens come later than in the median: each cause's share of the time beyond p50.
+//! Why tokens come later than in the median: each cause's share of the time beyond p50. Tokens are those that users get.
 //!
 //! The gap of a token beyond the median gap is split over causes. What a step takes longer than the latest step of its
 //! instance without prompts is prefill interference, and so is the time in which prompts ran without decoding. Exposed
@@ -91,7 +91,7 @@ fn beyond(stretch: &Stretch, p50: f64) -> (f64, f64) {
 
 /// Adds what a stretch's steps take beyond the median to its causes.
 fn split(stretch: &Stretch, p50: f64, plain: f64, usual: f64, parts: &mut [Part; CAUSES.len()]) {
-    let felt = stretch.decode_requests - stretch.late_requests;
+    let felt = stretch.felt_requests;
     let (count, sum) = beyond(stretch, p50);
     if count == 0.0 || felt == 0 {
         return;
@@ -143,8 +143,8 @@ fn deviation(outcome: &Outcome, p50: f64) -> f64 {
         let off = gap.ns as f64 - p50;
         (count, sum, squares) = (count + 1.0, sum + off, squares + off * off);
     }
-    for stretch in outcome.stretches.iter().filter(|stretch| stretch.decode_requests > 0) {
-        let (steps, felt) = (stretch.steps as f64, (stretch.decode_requests - stretch.late_requests) as f64);
+    for stretch in outcome.stretches.iter().filter(|stretch| stretch.felt_requests > 0) {
+        let (steps, felt) = (stretch.steps as f64, stretch.felt_requests as f64);
         let first = stretch.first_ns + stretch.stall_ns as f64 - p50;
         let slope = if stretch.steps > 1 { (stretch.last_ns - p50 - first) / (steps - 1.0) } else { 0.0 };
         let (ones, twos) = (steps * (steps - 1.0) / 2.0, (steps - 1.0) * steps * (2.0 * steps - 1.0) / 6.0);
@@ -186,7 +186,7 @@ mod tests {
                     let share = if stretch.steps > 1 { step as f64 / (stretch.steps - 1) as f64 } else { 0.0 };
                     let stall = if step == 0 { stretch.stall_ns as f64 } else { 0.0 };
                     let gap = stretch.first_ns + (stretch.last_ns - stretch.first_ns) * share + stall;
-                    gaps.extend((stretch.late_requests..stretch.decode_requests).map(|_| gap));
+                    gaps.extend((0..stretch.felt_requests).map(|_| gap));
                 }
             }
             let p50 = jitter.p50_ns as f64;

@@ -1,6 +1,6 @@
 //! Named figures and their definitions.
 
-use super::{Found, Scenario, jitter, promise};
+use super::{Found, Scenario, felt, jitter, of_users, promise};
 use crate::cost::{Batch, FfnStep, Plan, ffn_step, price};
 use crate::economics::{
     MEMORY_LIFE_YEARS, cost_usd, energy_j, gross_margin_ratio, markup_ratio, memory_rent_usd, usd_per_mtok,
@@ -51,39 +51,46 @@ definitions! {
     "workload_leading_token_hit_ratio", "ratio", "higher", "prompt tokens in leading block hits"/"prompt tokens", "Leading block hits over block references, weighted by tokens; no capacity limit.";
     "workload_full_block_hit_ratio", "ratio", "higher", "leading hits of full blocks"/"full blocks", "Leading block hits over full blocks only, which are all that an engine can share; no capacity limit.";
     "workload_mean_request_hit_ratio", "ratio", "higher", "sum of each request's token hit ratio"/"requests", "Mean over requests of the share of prompt tokens in leading hits.";
-    "requests_finished", "requests", "higher", ""/"", "Requests served to the end.";
-    "requests_rejected", "requests", "lower", ""/"", "Requests turned away because they have no prompt, or because their KV, prefilled again with all that they generate as after a preemption, can never fit.";
-    "preemptions", "", "lower", ""/"", "Times a running request was put back for want of KV memory.";
+    "requests_finished", "requests", "higher", ""/"", "Requests of users served to the end; what stages of the policy send is in `added_requests`.";
+    "requests_rejected", "requests", "lower", ""/"", "Requests of users turned away because they have no prompt, or because their KV, prefilled again with all that they generate as after a preemption, can never fit.";
+    "requests_without_output", "requests", "neither", ""/"", "Requests of users served to the end that generate nothing: they have no first token and no gap, and are in no percentile and no promise of these.";
+    "ttft_requests", "requests", "neither", ""/"", "Requests of users with a first token: those that the percentiles of the time to first token are of.";
+    "added_requests", "requests", "lower", ""/"", "Requests that stages of the policy sent by themselves, to write a summary or to look something up, and that were served to the end. What machines do for them is in every figure of machines and of money; figures of users' requests, tokens and latencies leave them out.";
+    "added_requests_rejected", "requests", "lower", ""/"", "Requests that stages of the policy sent by themselves and that were turned away.";
+    "added_prompt_tokens", "tokens", "lower", ""/"", "Prompt tokens of `added_requests`.";
+    "added_output_tokens", "tokens", "lower", ""/"", "Tokens that `added_requests` generate: they reach no user and nobody pays for them.";
+    "stage_wait_s", "s", "lower", ""/"", "Time in which users' requests that had come waited for those that stages send for them, summed over requests; part of their time to first token.";
+    "preemptions", "", "lower", ""/"", "Times a running request was put back for want of KV memory; those that stages send too.";
     "duration_s", "s", "lower", ""/"", "First arrival to last token.";
-    "prompt_tokens", "tokens", "neither", ""/"", "Prompt tokens of finished requests.";
-    "output_tokens", "tokens", "neither", ""/"", "Tokens generated.";
-    "output_tokens_per_s", "tokens/s", "higher", "output tokens"/"duration", "Output tokens over the whole duration, idle time included.";
-    "total_tokens_per_s", "tokens/s", "higher", "prompt and output tokens"/"duration", "Prompt and output tokens over the whole duration.";
-    "output_tokens_per_s_per_accelerator", "tokens/s", "higher", "output tokens"/"duration and accelerators", "Output tokens per second and accelerator of the attention side.";
+    "prompt_tokens", "tokens", "neither", ""/"", "Prompt tokens of users' finished requests.";
+    "output_tokens", "tokens", "neither", ""/"", "Tokens generated for users.";
+    "output_tokens_per_s", "tokens/s", "higher", "output tokens"/"duration", "Users' output tokens over the whole duration, idle time included.";
+    "total_tokens_per_s", "tokens/s", "higher", "prompt and output tokens"/"duration", "Prompt and output tokens of users over the whole duration.";
+    "output_tokens_per_s_per_accelerator", "tokens/s", "higher", "output tokens"/"duration and accelerators", "Users' output tokens per second and accelerator of the attention side.";
     "output_tokens_per_s_per_user", "tokens/s", "higher", "1"/"median time between tokens", "What a user sees in the median: the inverse of p50_itl_ms.";
-    "p50_ttft_ms", "ms", "lower", ""/"", "Median over requests of the time from arrival to first token.";
-    "p90_ttft_ms", "ms", "lower", ""/"", "90th percentile over requests of the time from arrival to first token.";
-    "p99_ttft_ms", "ms", "lower", ""/"", "99th percentile over requests of the time from arrival to first token.";
-    "p50_itl_ms", "ms", "lower", ""/"", "Median over all tokens but each request's first of the time since the token before.";
-    "p90_itl_ms", "ms", "lower", ""/"", "90th percentile over all tokens but each request's first of the time since the token before.";
-    "p99_itl_ms", "ms", "lower", ""/"", "99th percentile over all tokens but each request's first of the time since the token before.";
-    "p999_itl_ms", "ms", "lower", ""/"", "99.9th percentile over all tokens but each request's first of the time since the token before.";
-    "max_itl_ms", "ms", "lower", ""/"", "Largest time between two tokens of a request.";
-    "std_itl_ms", "ms", "lower", ""/"", "Standard deviation of the time between tokens, over all tokens but each request's first.";
-    "promise_99_ttft_ms", "ms", "lower", ""/"", "The tightest time to first token that 99% of all requests keep; those that were turned away keep none.";
-    "promise_99_itl_ms", "ms", "lower", ""/"", "The tightest time between two tokens that 99% of all requests keep from their first token to their last; those that were turned away keep none.";
-    "promise_999_ttft_ms", "ms", "lower", ""/"", "The tightest time to first token that 99.9% of all requests keep; those that were turned away keep none.";
-    "promise_999_itl_ms", "ms", "lower", ""/"", "The tightest time between two tokens that 99.9% of all requests keep from their first token to their last; those that were turned away keep none.";
+    "p50_ttft_ms", "ms", "lower", ""/"", "Median over users' requests of the time from arrival to first token, the wait for what stages send first included; of `ttft_requests`, since a request that generates nothing has none.";
+    "p90_ttft_ms", "ms", "lower", ""/"", "90th percentile over users' requests of the time from arrival to first token: see `p50_ttft_ms`.";
+    "p99_ttft_ms", "ms", "lower", ""/"", "99th percentile over users' requests of the time from arrival to first token: see `p50_ttft_ms`.";
+    "p50_itl_ms", "ms", "lower", ""/"", "Median over users' tokens but each request's first of the time since the token before.";
+    "p90_itl_ms", "ms", "lower", ""/"", "90th percentile over users' tokens but each request's first of the time since the token before.";
+    "p99_itl_ms", "ms", "lower", ""/"", "99th percentile over users' tokens but each request's first of the time since the token before.";
+    "p999_itl_ms", "ms", "lower", ""/"", "99.9th percentile over users' tokens but each request's first of the time since the token before.";
+    "max_itl_ms", "ms", "lower", ""/"", "Largest time between two tokens of a user's request.";
+    "std_itl_ms", "ms", "lower", ""/"", "Standard deviation of the time between tokens, over users' tokens but each request's first.";
+    "promise_99_ttft_ms", "ms", "lower", ""/"", "The tightest time to first token that 99% of users' requests keep; those that were turned away keep none, and those that generate nothing are not counted.";
+    "promise_99_itl_ms", "ms", "lower", ""/"", "The tightest time between two tokens that 99% of users' requests keep from their first token to their last; those that were turned away keep none.";
+    "promise_999_ttft_ms", "ms", "lower", ""/"", "The tightest time to first token that 99.9% of users' requests keep; those that were turned away keep none, and those that generate nothing are not counted.";
+    "promise_999_itl_ms", "ms", "lower", ""/"", "The tightest time between two tokens that 99.9% of users' requests keep from their first token to their last; those that were turned away keep none.";
     "p50_ffn_ms", "ms", "lower", ""/"", "Median over decode steps of the time of the FFN of all layers, with its memory to itself.";
     "p99_ffn_ms", "ms", "lower", ""/"", "99th percentile over decode steps of the time of the FFN of all layers, with its memory to itself.";
     "p50_ffn_shared_ms", "ms", "lower", ""/"", "Median over decode steps of the time of the FFN while the step's KV is read at the same time: where FFN and attention share a memory each gets half of it while both stream; where they do not, the same as alone.";
     "p99_ffn_shared_ms", "ms", "lower", ""/"", "99th percentile over decode steps of the time of the FFN while the step's KV is read at the same time: see `p50_ffn_shared_ms`.";
     "ffn_crossover_context_tokens", "tokens", "neither", ""/"", "Context per request at which reading KV takes as long as the FFN, in the batch of the median decode step: beyond it attention itself is the cause of long steps, and FFN accelerators elsewhere do not help.";
-    "p50_e2e_ms", "ms", "lower", ""/"", "Median over requests of the time from arrival to last token.";
-    "p99_e2e_ms", "ms", "lower", ""/"", "99th percentile over requests of the time from arrival to last token.";
-    "p50_handover_ms", "ms", "lower", ""/"", "Median over requests of the time from the end of the prompt to the arrival of its KV where it decodes, waiting for the link included; null where prompts are computed where they decode.";
-    "p99_handover_ms", "ms", "lower", ""/"", "99th percentile over requests of the time from the end of the prompt to the arrival of its KV where it decodes; null where prompts are computed where they decode.";
-    "offered_load_ratio", "ratio", "lower", "busy time the requests ask for"/"time in which they come", "Prefill of the tokens that had to be computed, in full chunks, and decode in the largest batch that fits, over the time from first to last arrival and the instances; above 1 the queue grows without end.";
+    "p50_e2e_ms", "ms", "lower", ""/"", "Median over users' requests of the time from arrival to last token, or to the end of the prompt where nothing is generated.";
+    "p99_e2e_ms", "ms", "lower", ""/"", "99th percentile over users' requests of the time from arrival to last token: see `p50_e2e_ms`.";
+    "p50_handover_ms", "ms", "lower", ""/"", "Median over users' requests of the time from the end of the prompt to the arrival of its KV where it decodes, waiting for the link included; null where prompts are computed where they decode.";
+    "p99_handover_ms", "ms", "lower", ""/"", "99th percentile over users' requests of the time from the end of the prompt to the arrival of its KV where it decodes; null where prompts are computed where they decode.";
+    "offered_load_ratio", "ratio", "lower", "busy time the requests ask for"/"time in which they come", "Prefill of the tokens that had to be computed, in full chunks, and decode in the largest batch that fits, for all requests, those that stages send too, over the time from first to last arrival and the instances; above 1 the queue grows without end.";
     "utilisation_ratio", "ratio", "neither", "time in engine steps"/"duration and instances", "Share of the duration in which an instance ran a step.";
     "compute_busy_ratio", "ratio", "higher", "time the arithmetic alone would take"/"step time", "Share of step time in which arithmetic runs at its achievable rate.";
     "compute_waiting_ratio", "ratio", "lower", "step time in which arithmetic waits for data"/"step time", "Share of step time that arithmetic waits for KV, weights, collectives, tiers or links.";
@@ -91,34 +98,35 @@ definitions! {
     "policy_work_ratio", "ratio", "lower", "time of the policy's own work"/"step time", "Share of step time in scoring, packing and dequantization.";
     "calibrated_time_ratio", "ratio", "higher", "time of operations between measured shapes"/"step time", "Share of step time that operations take whose shape lies between measured ones of the machine; the rest is extrapolated or in closed form.";
     "extrapolated_time_ratio", "ratio", "lower", "time of measured operations beyond the measured shapes"/"step time", "Share of step time that measured operations take at shapes beyond the measured ones, or at rates that were varied.";
-    "hit_tokens_ratio", "ratio", "higher", "prompt tokens found in the prefix cache at first admission"/"prompt tokens of finished requests", "Token-weighted prefix hit ratio with this memory; recomputation after a preemption is no hit.";
-    "usd_total", "USD", "lower", ""/"", "Price of all accelerators over the duration.";
-    "usd_per_mtok_total", "USD/Mtok", "lower", "price over the duration"/"prompt and output tokens", "Dollars per million tokens in all.";
-    "usd_per_mtok_input", "USD/Mtok", "lower", "price over the duration"/"prompt tokens", "Price of all accelerators over the duration, all of it, per million prompt tokens; not to be added to the figure for output.";
-    "usd_per_mtok_output", "USD/Mtok", "lower", "price over the duration"/"output tokens", "Price of all accelerators over the duration, all of it, per million output tokens; not to be added to the figure for input.";
-    "usd_per_mtok_total_saturated", "USD/Mtok", "lower", "price over the time that the requests ask for"/"prompt and output tokens", "What a token would cost if requests came just as fast as they can be served: price over the offered load times the time in which the requests come, with the prefix hits of this replay.";
-    "usd_per_mtok_output_saturated", "USD/Mtok", "lower", "price over the time that the requests ask for"/"output tokens", "What a million output tokens would cost if requests came just as fast as they can be served: see `usd_per_mtok_total_saturated`.";
-    "usd_per_mtok_cached", "USD/Mtok", "lower", "rent of the memory that cached blocks take"/"prompt tokens found in the cache", "Price of memory of the price book, over 4 years, for the bytes that are cached and held by no request, over time, per million prompt tokens found there; it is in the price of the accelerators and not to be added to it.";
+    "hit_tokens_ratio", "ratio", "higher", "prompt tokens found in the prefix cache at first admission"/"prompt tokens of users' finished requests", "Token-weighted prefix hit ratio of users' prompts with this memory; recomputation after a preemption is no hit.";
+    "usd_total", "USD", "lower", ""/"", "Price of all accelerators over the duration, whatever they work on.";
+    "usd_per_mtok_total", "USD/Mtok", "lower", "price over the duration"/"prompt and output tokens", "Dollars per million tokens of users in all.";
+    "usd_per_mtok_input", "USD/Mtok", "lower", "price over the duration"/"prompt tokens", "Price of all accelerators over the duration, all of it, per million prompt tokens of users; not to be added to the figure for output.";
+    "usd_per_mtok_output", "USD/Mtok", "lower", "price over the duration"/"output tokens", "Price of all accelerators over the duration, all of it, the requests that stages send included, per million output tokens that users get; not to be added to the figure for input.";
+    "usd_per_mtok_total_saturated", "USD/Mtok", "lower", "price over the time that the requests ask for"/"prompt and output tokens", "What a user's token would cost if requests came just as fast as they can be served: price over the offered load times the time in which the requests come, with the prefix hits of this replay.";
+    "usd_per_mtok_output_saturated", "USD/Mtok", "lower", "price over the time that the requests ask for"/"output tokens", "What a million output tokens of users would cost if requests came just as fast as they can be served: see `usd_per_mtok_total_saturated`.";
+    "usd_per_mtok_cached", "USD/Mtok", "lower", "rent of the memory that cached blocks take"/"prompt tokens found in the cache", "Price of memory of the price book, over 4 years, for the bytes that are cached and held by no request, over time, per million prompt tokens of users found there; it is in the price of the accelerators and not to be added to it.";
     "usd_prompts", "USD", "lower", ""/"", "Part of usd_total: steps of the engines, shared by the tokens that they compute, for prompt tokens.";
     "usd_outputs", "USD", "lower", ""/"", "Part of usd_total: steps of the engines, shared by the tokens that they compute, for output tokens.";
     "usd_idle", "USD", "lower", ""/"", "Part of usd_total: the time in which an instance had no step. The three parts sum to usd_total.";
-    "revenue_usd", "USD", "higher", ""/"", "What the tokens of finished requests are sold for under the dearest promise of the tariff that the replay kept; unknown without a tariff or a kept promise.";
-    "revenue_usd_per_mtok_output", "USD/Mtok", "higher", "revenue, prompts included"/"output tokens", "Revenue per million output tokens.";
+    "usd_added", "USD", "lower", ""/"", "Part of usd_prompts and usd_outputs: what the requests that stages of the policy send take of the engines' steps.";
+    "revenue_usd", "USD", "higher", ""/"", "What the tokens of users' finished requests are sold for under the dearest promise of the tariff that the replay kept; nobody buys what stages send; unknown without a tariff or a kept promise.";
+    "revenue_usd_per_mtok_output", "USD/Mtok", "higher", "revenue, prompts included"/"output tokens", "Revenue per million output tokens of users.";
     "markup_ratio", "ratio", "higher", "revenue less cost"/"cost", "Profit over cost, at the trace's load. Not the gross margin.";
     "gross_margin_ratio", "ratio", "higher", "revenue less cost"/"revenue", "Profit over revenue, at the trace's load. Not the markup.";
     "markup_saturated_ratio", "ratio", "higher", "revenue less cost at full load"/"cost at full load", "Profit over cost if requests came just as fast as they can be served and the promise were still kept.";
     "gross_margin_saturated_ratio", "ratio", "higher", "revenue less cost at full load"/"revenue", "Profit over revenue if requests came just as fast as they can be served and the promise were still kept.";
     "profit_usd_per_accelerator_hour", "USD/h", "higher", "revenue less cost"/"accelerators and duration", "What an accelerator earns in an hour beyond its price.";
-    "goodput_requests_per_s", "requests/s", "higher", "requests served as promised"/"duration", "Requests whose own first token and mean gap were within the limits of the promise that the tokens are sold under; all finished ones where that has no limits.";
-    "goodput_ratio", "ratio", "higher", "requests served as promised"/"requests", "Share of all requests whose own first token and mean gap were within the limits of the promise that the tokens are sold under.";
-    "energy_j_per_output_token", "J", "lower", "all-in power over the duration"/"output tokens", "All-in provisioned power times duration per output token.";
+    "goodput_requests_per_s", "requests/s", "higher", "requests served as promised"/"duration", "Requests of users whose own first token and mean gap were within the limits of the promise that the tokens are sold under; all finished ones where that has no limits.";
+    "goodput_ratio", "ratio", "higher", "requests served as promised"/"requests", "Share of users' requests whose own first token and mean gap were within the limits of the promise that the tokens are sold under.";
+    "energy_j_per_output_token", "J", "lower", "all-in power over the duration"/"output tokens", "All-in provisioned power times duration per output token that users get.";
     "kv_capacity_bytes", "bytes", "higher", ""/"", "KV that fits beside weights and reserve, all instances.";
     "kv_capacity_tokens", "tokens", "higher", "KV capacity"/"growing bytes per token", "Context tokens that fit, all instances, windows not counted.";
     "kv_peak_held_bytes", "bytes", "lower", ""/"", "Most KV that running requests of one instance held at a time.";
     "kv_bytes_per_token", "bytes", "lower", ""/"", "KV bytes that one more token adds to a long context under this policy, without replicas.";
-    "kv_read_bytes_per_output_token", "bytes", "lower", "KV read"/"output tokens", "KV bytes read, prefill included, per output token.";
-    "delivered_memory_ratio", "ratio", "higher", "bytes moved in main memory"/"peak bandwidth times step time", "Share of peak memory bandwidth delivered while steps ran.";
-    "p50_request_kv_bytes", "bytes", "lower", ""/"", "Median over requests of the most KV held at a time, in whole blocks: a policy that selects holds the whole prompt until it is prefilled.";
+    "kv_read_bytes_per_output_token", "bytes", "lower", "KV read"/"output tokens", "KV bytes read for all requests, prefill included, per output token that users get.";
+    "delivered_memory_ratio", "ratio", "higher", "bytes moved in main memory"/"peak bandwidth times step time", "Share of peak memory bandwidth delivered while steps ran, for whatever request.";
+    "p50_request_kv_bytes", "bytes", "lower", ""/"", "Median over requests of the most KV held at a time, in whole blocks: a policy that selects holds the whole prompt until it is prefilled. Requests that stages send take room as well and are counted.";
     "p99_request_kv_bytes", "bytes", "lower", ""/"", "99th percentile over requests of the most KV held at a time, in whole blocks.";
     "sessions_p50", "requests", "higher", "KV capacity"/"p50_request_kv_bytes", "Requests of median peak size that fit at a time, all instances.";
     "sessions_p99", "requests", "higher", "KV capacity"/"p99_request_kv_bytes", "Requests of 99th-percentile peak size that fit at a time, all instances.";
@@ -179,9 +187,7 @@ pub(super) fn of_scenario(scenario: &Scenario, found: &Found, workload: &Workloa
     let (prompts, outputs) = tokens(found, workload);
     let seconds = found.duration_ns as f64 / 1e9;
     let rate = |tokens: u64| (seconds > 0.0).then(|| tokens as f64 / seconds);
-    let fates = |fate: fn(Fate) -> bool| found.outcome.served.iter().filter(|served| fate(served.fate)).count() as f64;
-    put("requests_finished", Some(fates(|fate| fate == Fate::Finished)), time);
-    put("requests_rejected", Some(fates(|fate| fate != Fate::Finished)), time);
+    requests(found, workload, &mut put);
     put("preemptions", Some(found.outcome.served.iter().map(|served| f64::from(served.preemptions)).sum()), time);
     put("duration_s", Some(seconds), time);
     put("prompt_tokens", Some(prompts as f64), Certainty::Measured);
@@ -190,9 +196,9 @@ pub(super) fn of_scenario(scenario: &Scenario, found: &Found, workload: &Workloa
     put("total_tokens_per_s", rate(prompts + outputs), time);
     let accelerators = f64::from(scenario.accelerators());
     put("output_tokens_per_s_per_accelerator", rate(outputs).map(|rate| rate / accelerators), time);
-    latencies(found, &mut put);
-    shares(scenario, found, prompts, outputs, &mut put);
-    money(scenario, found, (prompts, outputs), &mut put);
+    latencies(found, workload, &mut put);
+    shares(scenario, (found, workload), (prompts, outputs), &mut put);
+    money(scenario, (found, workload), (prompts, outputs), &mut put);
     sales(scenario, found, workload, &mut put);
     capacity(scenario, found, workload, &mut put);
     figures
@@ -200,20 +206,46 @@ pub(super) fn of_scenario(scenario: &Scenario, found: &Found, workload: &Workloa
 
 type Put<'a> = dyn FnMut(&'static str, Option<f64>, Certainty) + 'a;
 
+/// Prompt and output tokens of users' finished requests.
 fn tokens(found: &Found, workload: &Workload) -> (u64, u64) {
-    let finished = found.outcome.served.iter().enumerate().filter(|(_, served)| served.fate == Fate::Finished);
+    sum_tokens(workload, of_users(&found.outcome, workload))
+}
+
+/// Prompt and output tokens of those that are finished.
+fn sum_tokens<'a>(workload: &Workload, requests: impl Iterator<Item = (usize, &'a Served)>) -> (u64, u64) {
+    let finished = requests.filter(|(_, served)| served.fate == Fate::Finished);
     finished.fold((0, 0), |(prompts, outputs), (at, _)| {
         (prompts + u64::from(workload.prompt[at]), outputs + u64::from(workload.output[at]))
     })
 }
 
-fn latencies(found: &Found, put: &mut Put<'_>) {
+/// How many requests there were: those of users, and those that stages of the policy sent.
+fn requests(found: &Found, workload: &Workload, put: &mut Put<'_>) {
+    let (time, outcome) = (found.plan.certainty, &found.outcome);
+    let users =
+        |is: &dyn Fn(&Served) -> bool| of_users(outcome, workload).filter(|(_, served)| is(served)).count() as f64;
+    let added = || outcome.served.iter().enumerate().filter(|(at, _)| workload.is_added(*at));
+    let finished = added().filter(|(_, served)| served.fate == Fate::Finished).count();
+    let (prompts, outputs) = sum_tokens(workload, added());
+    let waited: i64 = of_users(outcome, workload).map(|(_, served)| served.stage_wait_ns).sum();
+    for (name, value) in [
+        ("requests_finished", users(&|served| served.fate == Fate::Finished)),
+        ("requests_rejected", users(&|served| served.fate != Fate::Finished)),
+        ("requests_without_output", users(&promise::is_silent)),
+        ("ttft_requests", users(&|served| served.ttft_ns.is_some())),
+        ("added_requests", finished as f64),
+        ("added_requests_rejected", (added().count() - finished) as f64),
+        ("added_prompt_tokens", prompts as f64),
+        ("added_output_tokens", outputs as f64),
+        ("stage_wait_s", waited as f64 / 1e9),
+    ] {
+        put(name, Some(value), time);
+    }
+}
+
+fn latencies(found: &Found, workload: &Workload, put: &mut Put<'_>) {
     let time = found.plan.certainty;
-    let sorted = |of: fn(&Served) -> Option<i64>| {
-        let mut values: Vec<i64> = found.outcome.served.iter().filter_map(of).collect();
-        values.sort_unstable();
-        values
-    };
+    let sorted = |of: fn(&Served) -> Option<i64>| felt(&found.outcome, workload, of);
     let ms = |ns: Option<i64>| ns.map(|ns| ns as f64 / 1e6);
     let itl = of_tokens(&found.outcome, &[0.5, 0.9, 0.99, 0.999, 1.0]);
     put("output_tokens_per_s_per_user", itl[0].filter(|&ns| ns > 0).map(|ns| 1e9 / ns as f64), time);
@@ -227,12 +259,14 @@ fn latencies(found: &Found, put: &mut Put<'_>) {
     }
     let deviation = jitter::of_outcome(&found.outcome).map(|jitter| jitter.std_ns / 1e6);
     put("std_itl_ms", deviation, time);
+    let users: Vec<Served> = of_users(&found.outcome, workload).map(|(_, served)| *served).collect();
+    let heard: Vec<Served> = users.iter().filter(|served| !promise::is_silent(served)).copied().collect();
     for (ratio, names) in
         [(0.99, ["promise_99_ttft_ms", "promise_99_itl_ms"]), (0.999, ["promise_999_ttft_ms", "promise_999_itl_ms"])]
     {
-        put(names[0], ms(kept_by(&found.outcome.served, ratio, |served| served.ttft_ns)), time);
+        put(names[0], ms(kept_by(&heard, ratio, |served| served.ttft_ns)), time);
         // Who has one token waits for no second.
-        put(names[1], ms(kept_by(&found.outcome.served, ratio, |served| Some(served.max_itl_ns.unwrap_or(0)))), time);
+        put(names[1], ms(kept_by(&users, ratio, |served| Some(served.max_itl_ns.unwrap_or(0)))), time);
     }
     ffn(found, put);
     let e2e = sorted(|served| served.e2e_ns);
@@ -247,7 +281,7 @@ fn latencies(found: &Found, put: &mut Put<'_>) {
     put("p99_handover_ms", ms(of_sorted(&moved, 0.99)), time);
 }
 
-/// What a share of all requests keeps, if so many were served.
+/// What a share of these requests keeps, if so many were served.
 fn kept_by(served: &[Served], ratio: f64, of: fn(&Served) -> Option<i64>) -> Option<i64> {
     let finished = served.iter().filter(|served| served.fate == Fate::Finished);
     let mut kept: Vec<i64> = finished.filter_map(of).collect();
@@ -303,7 +337,12 @@ fn weighted(sorted: &[(f64, u64)], ratio: f64) -> Option<f64> {
         .map(|value| value.0)
 }
 
-fn shares(scenario: &Scenario, found: &Found, prompts: u64, outputs: u64, put: &mut Put<'_>) {
+fn shares(
+    scenario: &Scenario,
+    (found, workload): (&Found, &Workload),
+    (prompts, outputs): (u64, u64),
+    put: &mut Put<'_>,
+) {
     let (time, sums) = (found.plan.certainty, sums(&found.outcome));
     let ratio = |part: f64, whole: f64| (whole > 0.0).then(|| part / whole);
     let steps = sums.steps_ns as f64;
@@ -316,7 +355,7 @@ fn shares(scenario: &Scenario, found: &Found, prompts: u64, outputs: u64, put: &
     put("policy_work_ratio", ratio(sums.policy, steps), time);
     put("calibrated_time_ratio", ratio(sums.calibrated, steps), time);
     put("extrapolated_time_ratio", ratio(sums.extrapolated, steps), time);
-    let hits: f64 = found.outcome.served.iter().map(|served| f64::from(served.hit_tokens)).sum();
+    let hits: f64 = of_users(&found.outcome, workload).map(|(_, served)| f64::from(served.hit_tokens)).sum();
     put("hit_tokens_ratio", ratio(hits, prompts as f64), time);
     put("kv_read_bytes_per_output_token", ratio(sums.kv_read, outputs as f64), time);
     let peak = scenario.machine.accelerator.memory_bytes_per_s.value / 1e9 * found.plan.accelerators;
@@ -324,7 +363,12 @@ fn shares(scenario: &Scenario, found: &Found, prompts: u64, outputs: u64, put: &
     put("kv_peak_held_bytes", Some(sums.peak_held as f64), time);
 }
 
-fn money(scenario: &Scenario, found: &Found, (prompts, outputs): (u64, u64), put: &mut Put<'_>) {
+fn money(
+    scenario: &Scenario,
+    (found, workload): (&Found, &Workload),
+    (prompts, outputs): (u64, u64),
+    put: &mut Put<'_>,
+) {
     let certainty = |sourced: &Option<Sourced>| {
         sourced.as_ref().map_or(Certainty::Assumed, |sourced| sourced.certainty.min(found.plan.certainty))
     };
@@ -343,7 +387,7 @@ fn money(scenario: &Scenario, found: &Found, (prompts, outputs): (u64, u64), put
     let saturated = |tokens: u64| usd_per_mtok(usd_asked?, tokens);
     put("usd_per_mtok_total_saturated", saturated(prompts + outputs), certainty(price));
     put("usd_per_mtok_output_saturated", saturated(outputs), certainty(price));
-    split(scenario, found, usd, certainty(price), put);
+    split(scenario, (found, workload), (usd, certainty(price)), put);
     let power = &found.price.w_per_accelerator;
     let joules = power.as_ref().map(|power| energy_j(power.value, scenario.accelerators(), duration));
     let per_token = joules.filter(|_| outputs > 0).map(|joules| joules / outputs as f64);
@@ -351,7 +395,12 @@ fn money(scenario: &Scenario, found: &Found, (prompts, outputs): (u64, u64), put
 }
 
 /// The dollars of the duration, split: steps are shared by the tokens that they compute, and the rest is idle.
-fn split(scenario: &Scenario, found: &Found, usd: Option<f64>, certainty: Certainty, put: &mut Put<'_>) {
+fn split(
+    scenario: &Scenario,
+    (found, workload): (&Found, &Workload),
+    (usd, certainty): (Option<f64>, Certainty),
+    put: &mut Put<'_>,
+) {
     let (mut prompts, mut outputs) = (0.0, 0.0);
     for stretch in &found.outcome.stretches {
         let (computed, decoded) = (stretch.prefill_tokens as f64, (stretch.decode_requests * stretch.steps) as f64);
@@ -364,10 +413,13 @@ fn split(scenario: &Scenario, found: &Found, usd: Option<f64>, certainty: Certai
     put("usd_prompts", part(prompts), certainty);
     put("usd_outputs", part(outputs), certainty);
     put("usd_idle", usd.map(|usd| usd - part(prompts).unwrap_or(0.0) - part(outputs).unwrap_or(0.0)), certainty);
+    let added = found.outcome.served.iter().enumerate().filter(|(at, _)| workload.is_added(*at));
+    // A sum of nothing would be -0, which no database takes for 0.
+    put("usd_added", part(added.fold(0.0, |sum, (_, served)| sum + served.machine_ns)), certainty);
     // Blocks that wait in memory for the next request with the same beginning.
     let waiting = |stretch: &Stretch| stretch.resident_bytes.saturating_sub(stretch.held_bytes) as f64;
     let byte_ns: f64 = found.outcome.stretches.iter().map(|stretch| waiting(stretch) * stretch.total_ns as f64).sum();
-    let hits: u64 = found.outcome.served.iter().map(|served| u64::from(served.hit_tokens)).sum();
+    let hits: u64 = of_users(&found.outcome, workload).map(|(_, served)| u64::from(served.hit_tokens)).sum();
     let rent = scenario.prices.hbm_usd_per_gb.as_ref();
     let rent = rent.map(|price| memory_rent_usd(price.value, MEMORY_LIFE_YEARS, byte_ns));
     put("usd_per_mtok_cached", rent.and_then(|usd| usd_per_mtok(usd, hits)), Certainty::Assumed);
@@ -386,7 +438,8 @@ fn sales(scenario: &Scenario, found: &Found, workload: &Workload, put: &mut Put<
     let good = sold.map(|sold| sold.good_requests as f64);
     let seconds = found.duration_ns as f64 / 1e9;
     put("goodput_requests_per_s", good.filter(|_| seconds > 0.0).map(|good| good / seconds), certainty);
-    put("goodput_ratio", good.filter(|_| !workload.is_empty()).map(|good| good / workload.len() as f64), certainty);
+    let users = of_users(&found.outcome, workload).count();
+    put("goodput_ratio", good.filter(|_| users > 0).map(|good| good / users as f64), certainty);
     let price = found.price.usd_per_accelerator_hour.as_ref();
     certainty = certainty.min(price.map_or(Certainty::Assumed, |price| price.certainty));
     let cost_of = |ns: f64| price.map(|price| cost_usd(price.value, scenario.accelerators(), ns));

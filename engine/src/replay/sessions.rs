@@ -4,6 +4,7 @@
 //! Scenarios whose requests name no sessions of several turns have none of these rows, unless a stage acted on them.
 
 use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
 
 use arrow::array::RecordBatch;
 
@@ -50,12 +51,12 @@ pub(super) fn tables(
 ) -> Result<Vec<(&'static Table, Vec<RecordBatch>)>> {
     let pairs: Vec<Pair<'_>> =
         done.iter().filter_map(|(at, scenario, found)| pair(run, *at, scenario, found)).collect();
-    let recorded: Vec<Option<Vec<Served>>> = pairs.iter().map(|pair| as_recorded(run, pair.scenario)).collect();
+    let recorded = as_recorded(run, &pairs);
     let baseline = done.iter().find(|(_, scenario, _)| scenario.is_baseline);
     let baseline = baseline.map(|(_, scenario, found)| (*scenario, *found));
     let priced = |pair: &Pair<'_>| {
         let at = pairs.iter().position(|other| other.number == pair.number);
-        costs(pair, run.api_prices, at.and_then(|at| recorded[at].as_deref()))
+        costs(pair, run.api_prices, at.and_then(|at| recorded[at].as_ref()).map(|served| served.as_slice()))
     };
     let each = |table: &'static Table, of: &dyn Fn(&Pair<'_>) -> Result<Vec<Vec<Cell>>>| -> Result<_> {
         let batches: Result<Vec<_>> = pairs.iter().map(|pair| batch_of_rows(table, &of(pair)?)).collect();
@@ -92,20 +93,35 @@ fn pair<'a>(run: &Run<'a>, number: u32, scenario: &'a Scenario, found: &'a Found
     })
 }
 
-/// What became of the requests as they were recorded, in a replay of the same scenario without the stages that act on
-/// contexts. `None` where that cannot be replayed.
-fn as_recorded(run: &Run<'_>, scenario: &Scenario) -> Option<Vec<Served>> {
-    let source = &run.sources[scenario.workload];
-    let mut bare = scenario.clone();
-    if let Some((origin, _)) = source.edited {
-        (bare.workload, bare.policy) = (origin, scenario.policy.without_edits());
+/// What became of the requests as they were recorded, in a replay of each pair's scenario without the stages that act on
+/// contexts: one of the run's own, or one made for this. Equal ones are replayed once. `None` where that cannot be replayed.
+fn as_recorded(run: &Run<'_>, pairs: &[Pair<'_>]) -> Vec<Option<Rc<Vec<Served>>>> {
+    let plain: Vec<Scenario> = pairs.iter().map(|pair| without_stages(run, pair.scenario)).collect();
+    let keys: Vec<u128> = plain.iter().map(stacking::key).collect();
+    let known: Vec<u128> = run.scenarios.iter().map(stacking::key).collect();
+    each_once(&keys, |at| {
+        let served = match known.iter().position(|known| *known == keys[at]) {
+            Some(own) => run.found[own].as_ref().ok()?.outcome.served.clone(),
+            None => replay(&plain[at], &run.sources[plain[at].workload]).ok()?.outcome.served,
+        };
+        Some(Rc::new(served))
+    })
+}
+
+/// The scenario on the requests as they were recorded.
+fn without_stages(run: &Run<'_>, scenario: &Scenario) -> Scenario {
+    let mut plain = scenario.clone();
+    if let Some((origin, _)) = run.sources[scenario.workload].edited {
+        (plain.workload, plain.policy) = (origin, scenario.policy.without_edits());
     }
-    let key = stacking::key(&bare);
-    let known = run.scenarios.iter().zip(run.found).find(|(other, _)| stacking::key(other) == key);
-    match known {
-        Some((_, found)) => found.as_ref().ok().map(|found| found.outcome.served.clone()),
-        None => replay(&bare, &run.sources[bare.workload]).ok().map(|found| found.outcome.served),
-    }
+    plain
+}
+
+/// What is made for each key by its place, in their order; equal keys have what was made for the first of them.
+fn each_once<T: Clone>(keys: &[u128], mut make: impl FnMut(usize) -> T) -> Vec<T> {
+    let mut made: BTreeMap<u128, T> = BTreeMap::new();
+    let each = keys.iter().enumerate();
+    each.map(|(at, key)| made.entry(*key).or_insert_with(|| make(at)).clone()).collect()
 }
 
 impl Pair<'_> {
@@ -495,4 +511,19 @@ fn keeping(pair: &Pair<'_>) -> Result<Vec<Vec<Cell>>> {
         ])
     });
     each.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_plain_twins_are_replayed_once() {
+        let mut replayed = Vec::new();
+        let found = each_once(&[7, 9, 7, 7, 8], |at| {
+            replayed.push(at);
+            at * 10
+        });
+        assert_eq!((found, replayed), (vec![0, 10, 0, 0, 40], vec![0, 1, 4]));
+    }
 }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, Float64Array, Int64Array, RecordBatch, StringArray, UInt32Array, UInt64Array,
+    Array, ArrayRef, AsArray, BooleanArray, Float64Array, Int64Array, RecordBatch, StringArray, UInt32Array,
+    UInt64Array,
 };
 use arrow::datatypes::{Float64Type, UInt32Type};
 
@@ -12,7 +13,7 @@ use super::metrics::{self, DEFINITIONS, Figure};
 use super::promise::{self, mean_gap_ns};
 use super::usage::Bucket;
 use super::{
-    Found, Prefill, Scenario, Source, Toll, balance, demand, handover_bytes_per_ns, link_named, sessions, usage,
+    Found, Prefill, Scenario, Source, Toll, balance, demand, felt, handover_bytes_per_ns, link_named, sessions, usage,
 };
 use crate::api::ApiPrices;
 use crate::cost::Plan;
@@ -111,7 +112,7 @@ pub fn tables(run: &Run<'_>) -> Result<Vec<(&'static Table, Vec<RecordBatch>)>> 
         (&KEPT_OVERLAP, run.organisation.iter().map(|[_, overlaps]| overlaps.clone()).collect()),
         (&STEP_COSTS, each(|at, scenario, found, _| step_costs(at, scenario, found))?),
         (&REQUEST_COSTS, each(request_costs)?),
-        (&QUANTILES, each(|at, _, found, _| quantiles(at, found))?),
+        (&QUANTILES, each(|at, _, found, source| quantiles(at, found, &source.workload))?),
         (&JITTER, each(|at, _, found, _| causes(at, found))?),
         (&TIER_USAGE, tier_rows?),
         (&LINK_USAGE, link_rows?),
@@ -271,6 +272,7 @@ fn request_costs(at: u32, scenario: &Scenario, found: &Found, source: &Source) -
         u32s(&|_, row| row.instance),
         Arc::new(StringArray::from_iter_values(rows.iter().map(|(_, row)| status(row)))),
         Arc::new(rows.iter().map(|(_, row)| reason(row)).collect::<StringArray>()),
+        Arc::new(rows.iter().map(|(at, _)| Some(workload.is_added(*at))).collect::<BooleanArray>()),
         Arc::new(Int64Array::from_iter_values(rows.iter().map(|(_, row)| row.arrival_ns))),
         u32s(&|at, _| workload.prompt[at]),
         u32s(&|at, row| if finished(row) { workload.output[at] } else { 0 }),
@@ -279,6 +281,7 @@ fn request_costs(at: u32, scenario: &Scenario, found: &Found, source: &Source) -
         u32s(&|_, row| row.computed_tokens),
         u32s(&|_, row| row.recomputed_tokens),
         u32s(&|_, row| row.preemptions),
+        times(&|_, row| Some(row.stage_wait_ns)),
         times(&|_, row| row.queue_ns),
         times(&|_, row| row.ttft_ns),
         times(&mean),
@@ -293,12 +296,12 @@ fn request_costs(at: u32, scenario: &Scenario, found: &Found, source: &Source) -
     Ok(RecordBatch::try_new(REQUEST_COSTS.arrow(), columns)?)
 }
 
-/// What each finished request's tokens are sold for under the promise that the scenario keeps.
+/// What the tokens of each user's finished request are sold for under the promise that the scenario keeps.
 fn revenues(scenario: &Scenario, found: &Found, workload: &Workload) -> ArrayRef {
     let kept = scenario.tariff.as_ref().map_or(Vec::new(), |tariff| promise::kept(tariff, found, workload));
     let sold = promise::sold(&kept).map(|kept| kept.promise);
     let revenue = |(at, row): (usize, &Served)| {
-        let promise = sold.filter(|_| row.fate == Fate::Finished)?;
+        let promise = sold.filter(|_| row.fate == Fate::Finished && !workload.is_added(at))?;
         let cached = row.hit_tokens.min(workload.prompt[at]);
         let tokens = Tokens {
             input: u64::from(workload.prompt[at] - cached),
@@ -312,13 +315,13 @@ fn revenues(scenario: &Scenario, found: &Found, workload: &Workload) -> ArrayRef
     Arc::new(found.outcome.served.iter().enumerate().map(revenue).collect::<Float64Array>())
 }
 
-/// The dearest promise that each request was itself served by.
+/// The dearest promise that each user's request was itself served by.
 fn own_promises(scenario: &Scenario, found: &Found, workload: &Workload) -> ArrayRef {
     let mut promises: Vec<_> = scenario.tariff.iter().flat_map(|tariff| &tariff.promises).collect();
     promises.sort_by(|a, b| b.usd_per_mtok_output.value.total_cmp(&a.usd_per_mtok_output.value));
     let own = |(at, row): (usize, &Served)| {
-        let kept = promises.iter().find(|promise| promise::is_good(promise, row, workload.output[at]));
-        kept.map(|promise| promise.name.as_str())
+        let kept = promises.iter().find(|promise| promise::is_good(promise, row, workload.output[at]))?;
+        (!workload.is_added(at)).then_some(kept.name.as_str())
     };
     Arc::new(found.outcome.served.iter().enumerate().map(own).collect::<StringArray>())
 }
@@ -370,10 +373,9 @@ fn validation(run: &Run<'_>) -> Result<RecordBatch> {
     batch_of_rows(&VALIDATION, &run.validation.iter().map(row).collect::<Vec<_>>())
 }
 
-fn quantiles(at: u32, found: &Found) -> Result<RecordBatch> {
+fn quantiles(at: u32, found: &Found, workload: &Workload) -> Result<RecordBatch> {
     let sorted = |of: fn(&Served) -> Option<i64>| {
-        let mut values: Vec<i64> = found.outcome.served.iter().filter_map(of).collect();
-        values.sort_unstable();
+        let values = felt(&found.outcome, workload, of);
         GRID.map(|ratio| of_sorted(&values, ratio)).to_vec()
     };
     let distributions = [

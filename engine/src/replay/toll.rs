@@ -1,6 +1,7 @@
-//! What a whole replay paid, booth by booth: the figures by which changes are compared.
+//! What a whole replay paid, booth by booth: the figures by which changes are compared. All that machines did is paid for, the
+//! requests that stages of the policy send included; tokens and latencies are those of users.
 
-use super::{Found, Scenario};
+use super::{Found, Scenario, felt, of_users};
 use crate::cost::StepCost;
 use crate::economics::{cost_usd, energy_j, usd_per_mtok};
 use crate::model::Certainty;
@@ -31,7 +32,7 @@ pub struct Toll {
     pub booths_bytes: [Option<i64>; 8],
     /// Time that the requests ask for in full batches, all instances together; `None` where nothing comes by itself.
     pub asked_ns: Option<f64>,
-    /// Output tokens of finished requests.
+    /// Output tokens of users' finished requests.
     pub output_tokens: u64,
     /// US dollars of all accelerators over the duration; `None` where the price is unknown.
     pub usd: Option<f64>,
@@ -41,7 +42,7 @@ pub struct Toll {
     pub latencies_ns: [Option<i64>; 3],
     /// Context tokens that fit, all instances.
     pub kv_capacity_tokens: Option<f64>,
-    /// Prompt tokens that the prefix cache held, and all prompt tokens of finished requests.
+    /// Prompt tokens that the prefix cache held, and all prompt tokens, of users' finished requests.
     pub hit_tokens: [u64; 2],
     /// The least certain input.
     pub certainty: Certainty,
@@ -69,9 +70,8 @@ pub(super) fn toll(scenario: &Scenario, found: &Found, workload: &Workload) -> T
     for (at, (whole, sum)) in booths_bytes.iter_mut().zip(bytes).enumerate() {
         *whole = BOOTHS[at].2.map(|_| sum.round() as i64);
     }
-    let finished = || found.outcome.served.iter().enumerate().filter(|(_, served)| served.fate == Fate::Finished);
-    let mut ttft: Vec<i64> = found.outcome.served.iter().filter_map(|served| served.ttft_ns).collect();
-    ttft.sort_unstable();
+    let finished = || of_users(&found.outcome, workload).filter(|(_, served)| served.fate == Fate::Finished);
+    let ttft = felt(&found.outcome, workload, |served| served.ttft_ns);
     let gaps = of_tokens(&found.outcome, &[0.5, 0.99]);
     let (duration, accelerators) = (found.duration_ns as f64, scenario.accelerators());
     let growing = found.plan.growing_bytes();

@@ -294,7 +294,13 @@ pub static REQUEST_COSTS: Table = Table {
         known("instance", U32, "", "The copy of the model that served it."),
         known("status", Text, "", "finished or rejected."),
         maybe("reason", Text, "", "Why it was rejected."),
-        known("arrival_ns", I64, "ns", "When it came."),
+        known(
+            "is_added",
+            Bool,
+            "",
+            "Whether a stage of the policy sent it by itself, so that its tokens reach no user: figures per user leave it out.",
+        ),
+        known("arrival_ns", I64, "ns", "When it came; a request that waits for what stages send for it has come."),
         known("prompt_tokens", U32, "tokens", "Tokens of the prompt."),
         known("output_tokens", U32, "tokens", "Tokens generated; 0 if rejected."),
         known(
@@ -307,11 +313,22 @@ pub static REQUEST_COSTS: Table = Table {
         known("computed_tokens", U32, "tokens", "Tokens computed in prefills, recomputation included."),
         known("recomputed_tokens", U32, "tokens", "Tokens computed in prefills after a preemption."),
         known("preemptions", U32, "", "Times it was preempted."),
-        maybe("queue_ns", I64, "ns", "From arrival to first admission."),
-        maybe("ttft_ns", I64, "ns", "From arrival to the first token."),
+        known(
+            "stage_wait_ns",
+            I64,
+            "ns",
+            "From arrival to the end of the requests that stages send for it; 0 if none.",
+        ),
+        maybe("queue_ns", I64, "ns", "From arrival to first admission; the wait for what stages send is in it."),
+        maybe("ttft_ns", I64, "ns", "From arrival to the first token; null if it generates nothing."),
         maybe("mean_itl_ns", I64, "ns", "Mean gap between its tokens; null with fewer than two."),
         maybe("max_itl_ns", I64, "ns", "Largest gap between its tokens."),
-        maybe("e2e_ns", I64, "ns", "From arrival to the last token."),
+        maybe(
+            "e2e_ns",
+            I64,
+            "ns",
+            "From arrival to the last token, or to the end of the prompt if it generates nothing.",
+        ),
         maybe(
             "machine_ns",
             I64,
@@ -324,13 +341,15 @@ pub static REQUEST_COSTS: Table = Table {
             "revenue_usd",
             F64,
             "USD",
-            "What its tokens are sold for under the promise that the scenario keeps; null without a tariff or a kept promise.",
+            "What its tokens are sold for under the promise that the scenario keeps; null without a tariff or a kept promise, \
+             and for what a stage sent.",
         ),
         maybe(
             "promise",
             Text,
             "",
-            "The dearest promise of the tariff that its own first token and mean gap were within; null if none.",
+            "The dearest promise of the tariff that its own first token and mean gap were within; null if none, and for what a \
+             stage sent.",
         ),
     ],
 };
@@ -342,7 +361,7 @@ pub static QUANTILES: Table = Table {
     scope: Scope::Run,
     columns: &[
         known("scenario_id", U32, "", "The scenario."),
-        known("metric", Text, "", "itl (over tokens), ttft or e2e (over requests)."),
+        known("metric", Text, "", "itl (over users' tokens), ttft or e2e (over users' requests)."),
         known("quantile_ratio", F64, "ratio", "Share of the population at or below the value."),
         known("value_ns", I64, "ns", "The value; the smallest that at least this share does not exceed."),
     ],

@@ -165,7 +165,7 @@ fn price_batch(plan: &Plan, steps: &[CapturedStep], start_ns: i64) -> Stretch {
         prefill_tokens,
         context_tokens: context,
         stall_ns: 0,
-        late_requests: 0,
+        felt_requests: decode,
         first_ns: cost.total(),
         last_ns: cost.total(),
         total_ns: cost.total().round() as i64,

@@ -241,7 +241,8 @@ impl<'a> Cluster<'a> {
         }
         while let Some(request) = self.shared.arrivals.pop(now) {
             let at = request as usize;
-            self.shared.served[at].arrival_ns = now;
+            let came = self.shared.arrivals.came(request, now);
+            (self.shared.served[at].arrival_ns, self.shared.served[at].stage_wait_ns) = (came, now - came);
             let Some(door) = self.route(request) else { return };
             self.arrived += 1;
             self.shared.served[at].instance = door;

@@ -671,11 +671,12 @@ impl<'a> Instance<'a> {
         let prefill_tokens: u64 = pending.chunks.iter().map(|chunk| u64::from(chunk.1)).sum();
         let per_token = pending.total_ns as f64 / (requests + prefill_tokens).max(1) as f64;
         let context = if pending.decodes { self.decoding.context + requests } else { 0 };
-        let (mut stall, mut late) = (0, 0);
+        let (mut stall, mut felt) = (0, 0);
         if pending.decodes {
             self.share += per_token;
             self.decoding.advance(pending.steps);
-            (stall, late) = (std::mem::take(&mut self.stall), self.late.len() as u64);
+            let late = self.late.iter().filter(|(request, _)| !shared.workload.is_added(*request as usize));
+            (stall, felt) = (std::mem::take(&mut self.stall), requests - self.decoding.added - late.count() as u64);
         } else if self.decoding.requests > self.late.len() as u64 {
             self.stall += pending.total_ns;
         } else {
@@ -690,7 +691,7 @@ impl<'a> Instance<'a> {
             prefill_tokens,
             context_tokens: context,
             stall_ns: stall,
-            late_requests: late,
+            felt_requests: felt,
             first_ns: pending.first.total(),
             last_ns: pending.last.total(),
             total_ns: pending.total_ns,
@@ -737,7 +738,9 @@ impl<'a> Instance<'a> {
             state.last_token_ns = self.now;
             // The step is recorded, so the next stretch is the first whose steps this request feels as they are.
             state.joined = state.joined.map(|(step, _)| (step, self.stretches.len()));
-            shared.long_gaps.push(LongGap { ns, cause });
+            if !shared.workload.is_added(request as usize) {
+                shared.long_gaps.push(LongGap { ns, cause });
+            }
             let served = &mut shared.served[request as usize];
             served.max_itl_ns = served.max_itl_ns.max(Some(ns));
         }
@@ -775,7 +778,9 @@ impl<'a> Instance<'a> {
             } else {
                 let ns = self.now - state.last_token_ns;
                 served.max_itl_ns = served.max_itl_ns.max(Some(ns));
-                shared.long_gaps.push(LongGap { ns, cause: GapCause::Preemption });
+                if !shared.workload.is_added(at) {
+                    shared.long_gaps.push(LongGap { ns, cause: GapCause::Preemption });
+                }
             }
             state.last_token_ns = self.now;
         }
@@ -798,7 +803,8 @@ impl<'a> Instance<'a> {
         // The step's stretch is recorded by now, so the next one is the first whose steps this request feels.
         state.joined = Some((self.decoding.step, self.stretches.len()));
         state.joined_share = self.share;
-        let member = Member { request, epoch: state.epoch, prefilled: state.prefill, context };
+        let is_added = shared.workload.is_added(at);
+        let member = Member { request, epoch: state.epoch, prefilled: state.prefill, context, is_added };
         self.decoding.join(member, shared.workload.output[at] - state.generated);
     }
 
@@ -855,6 +861,7 @@ impl<'a> Instance<'a> {
             epoch,
             prefilled: state.prefill,
             context: state.done + (self.decoding.step - step) as u32,
+            is_added: shared.workload.is_added(request as usize),
         })
     }
 

@@ -39,6 +39,8 @@ pub(super) struct Member {
     pub prefilled: u32,
     /// Tokens of context now.
     pub context: u32,
+    /// Whether a stage of the policy sent it, so that no user waits for its tokens.
+    pub is_added: bool,
 }
 
 /// See the module.
@@ -46,6 +48,8 @@ pub(super) struct Member {
 pub(super) struct Lockstep {
     pub step: u64,
     pub requests: u64,
+    /// Of these, requests that stages of the policy sent.
+    pub added: u64,
     pub context: u64,
     lanes: Vec<Lane>,
     /// How many requests have a context of so much more than steps have passed, where the plan asks for the longest.
@@ -65,6 +69,7 @@ impl Lockstep {
         Self {
             step: 0,
             requests: 0,
+            added: 0,
             context: 0,
             lanes: plan.lane_keeps().enumerate().map(lane).collect(),
             ahead: plan.asks_longest().then(BTreeMap::new),
@@ -75,6 +80,7 @@ impl Lockstep {
     /// Adds a request that needs `remaining` more tokens.
     pub(super) fn join(&mut self, member: Member, remaining: u32) {
         self.requests += 1;
+        self.added += u64::from(member.is_added);
         self.context += u64::from(member.context);
         let lead = self.lead(member.context);
         if let Some(ahead) = &mut self.ahead {
@@ -101,6 +107,7 @@ impl Lockstep {
     /// Removes a request, with all events of the current step already taken.
     pub(super) fn leave(&mut self, member: Member) {
         self.requests -= 1;
+        self.added -= u64::from(member.is_added);
         self.context -= u64::from(member.context);
         let lead = self.lead(member.context);
         if let Some(ahead) = &mut self.ahead

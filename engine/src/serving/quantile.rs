@@ -12,7 +12,7 @@ pub fn of_sorted(sorted: &[i64], ratio: f64) -> Option<i64> {
     sorted.get(rank - 1).copied()
 }
 
-/// Step times of a stretch as each of its decoding requests felt them.
+/// Step times of a stretch as each of its decoding users felt them.
 #[derive(Debug, Clone, Copy)]
 struct Progression {
     first: f64,
@@ -21,7 +21,7 @@ struct Progression {
     weight: u64,
 }
 
-/// Quantiles of the time between tokens, over all tokens but each request's first; `None` without such tokens.
+/// Quantiles of the time between tokens, over all tokens of users' requests but each one's first; `None` without such tokens.
 ///
 /// Times are rounded to nanoseconds, as everywhere. `ratios` must rise.
 pub fn of_tokens(outcome: &Outcome, ratios: &[f64]) -> Vec<Option<i64>> {
@@ -32,18 +32,17 @@ pub fn of_tokens(outcome: &Outcome, ratios: &[f64]) -> Vec<Option<i64>> {
     }
     let mut singles: Vec<(i64, u64)> = outcome.long_gaps.iter().map(|gap| (gap.ns, 1)).collect();
     let mut progressions = Vec::new();
-    for stretch in outcome.stretches.iter().filter(|stretch| stretch.decode_requests > 0) {
+    for stretch in outcome.stretches.iter().filter(|stretch| stretch.felt_requests > 0) {
         let spread = stretch.last_ns - stretch.first_ns;
         if stretch.steps == 1 || spread.abs() < 1e-9 {
             // What stalls, or comes back, does so for one step.
-            let felt = stretch.decode_requests - stretch.late_requests;
-            singles.push((stretch.first_ns.round() as i64 + stretch.stall_ns, felt * stretch.steps));
+            singles.push((stretch.first_ns.round() as i64 + stretch.stall_ns, stretch.felt_requests * stretch.steps));
         } else {
             progressions.push(Progression {
                 first: stretch.first_ns,
                 slope: spread / (stretch.steps - 1) as f64,
                 steps: stretch.steps as f64,
-                weight: stretch.decode_requests,
+                weight: stretch.felt_requests,
             });
         }
     }

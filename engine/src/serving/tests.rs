@@ -9,7 +9,7 @@ use crate::cost::{Mixed, Plan, Ways};
 use crate::policy::{Beside, Budget, Keep, Lower};
 use crate::surface::{Grid, Ground};
 use crate::test_kit::{open, toy_plan, toy_workload};
-use crate::workload::{Pause, Turns, Workload};
+use crate::workload::{ADDED, Pause, Turns, Workload};
 use reference::slow;
 
 fn compare(setup: &Setup<'_>, workload: &Workload) -> Result<(), TestCaseError> {
@@ -145,6 +145,17 @@ fn with_turns(workload: &mut Workload, starts: &[bool]) {
     }
 }
 
+/// Some requests are a stage's own, and the next one is held back until they have ended.
+fn with_stages(workload: &mut Workload, sent: &[bool]) {
+    let turns = &mut workload.turns;
+    turns.held_by = vec![u32::MAX; workload.prompt.len()];
+    for own in (0..workload.prompt.len().saturating_sub(1)).filter(|&at| sent.get(at) == Some(&true)) {
+        workload.request_ids[own] |= ADDED;
+        (turns.held_by[own + 1], turns.before[own + 1]) = (own as u32, own as u32);
+        (turns.pause_ns[own + 1], turns.basis[own + 1]) = (0, Pause::AtOnce);
+    }
+}
+
 prop_compose! {
     fn some_traffic()(
         kind in 0_u8..3,
@@ -174,6 +185,7 @@ proptest! {
         rules in some_rules(),
         (traffic, routing, starts) in some_traffic(),
         (instances, decoders) in (1_u32..4, 0_u32..3),
+        sent in proptest::collection::vec(proptest::bool::weighted(0.3), 25),
     ) {
         let mut plan = toy_plan(&keeps, capacity);
         if let Some(most) = most_read {
@@ -189,6 +201,7 @@ proptest! {
         }
         let mut workload = toy_workload(&requests);
         with_turns(&mut workload, &starts);
+        with_stages(&mut workload, &sent);
         let decode = Plan { capacity_bytes: capacity * 2, ..plan.clone() };
         let role = if decoders > 0 { Role::Prefill } else { Role::Both };
         let pools = [
@@ -229,7 +242,7 @@ proptest! {
         let rejected = outcome.served.iter().filter(|served| matches!(served.fate, Fate::TooLarge | Fate::NoPrompt));
         prop_assert_eq!(finished.len() + rejected.count(), workload.len());
         let later: u64 = finished.iter().map(|&at| u64::from(workload.output[at].saturating_sub(1))).sum();
-        let stretches = outcome.stretches.iter().map(|stretch| stretch.decode_requests * stretch.steps - stretch.late_requests);
+        let stretches = outcome.stretches.iter().map(|stretch| stretch.felt_requests * stretch.steps);
         prop_assert_eq!(stretches.sum::<u64>() + outcome.long_gaps.len() as u64, later);
         // Each step's time is shared by the tokens it computed, so the shares add up to the time.
         let shares: f64 = outcome.served.iter().map(|served| served.machine_ns).sum();
@@ -275,8 +288,12 @@ fn a_preempted_request_is_tried_again_after_one_step() {
 fn a_turn_finds_the_blocks_of_the_answer_before_it() {
     let plan = toy_plan(&[Keep::ALL], 10_000);
     let mut workload = toy_workload(&[(0, 64, 65, 1), (0, 160, 4, 1)]);
-    workload.turns =
-        Turns { before: vec![u32::MAX, 0], pause_ns: vec![0, 1000], basis: vec![Pause::First, Pause::Recorded] };
+    workload.turns = Turns {
+        before: vec![u32::MAX, 0],
+        pause_ns: vec![0, 1000],
+        basis: vec![Pause::First, Pause::Recorded],
+        held_by: Vec::new(),
+    };
     let pools = [Pool { plan: &plan, instances: 1, role: Role::Both }];
     let of = |rules: &Rules| {
         serve(
@@ -296,6 +313,36 @@ fn a_turn_finds_the_blocks_of_the_answer_before_it() {
     assert_eq!((kept.served[1].hit_tokens, lost.served[1].hit_tokens), (128, 64));
     assert!(kept.served[1].ttft_ns < lost.served[1].ttft_ns);
     assert_eq!(kept.served[1].arrival_ns, kept.served[0].e2e_ns.unwrap() + 1000);
+}
+
+/// A turn and the request that a stage sends for it: in every kind of traffic the user waits for both, one after the other, and
+/// the stage's own latencies and gaps are nobody's.
+#[test]
+fn a_turn_waits_for_the_summary_that_a_stage_sends_for_it() {
+    let plan = toy_plan(&[Keep::ALL], 10_000);
+    let mut workload = toy_workload(&[(0, 256, 40, 0), (0, 64, 8, 1), (50, 96, 8, 2)]);
+    workload.request_ids[0] |= ADDED;
+    workload.turns = Turns {
+        before: vec![u32::MAX, 0, u32::MAX],
+        pause_ns: vec![0; 3],
+        basis: vec![Pause::First, Pause::AtOnce, Pause::First],
+        held_by: vec![u32::MAX, 0, u32::MAX],
+    };
+    let pools = [Pool { plan: &plan, instances: 1, role: Role::Both }];
+    for traffic in [Traffic::Open, Traffic::Closed { concurrency: 2 }, Traffic::Session] {
+        let routing = Routing::RoundRobin;
+        let setup = Setup { pools: &pools, traffic, routing, rules: &RULES[0], handover: None, below: None };
+        compare(&setup, &workload).unwrap();
+        let outcome = serve(&setup, &workload);
+        let [own, turn, other] = outcome.served[..] else { panic!("three requests") };
+        assert_eq!((own.arrival_ns, turn.arrival_ns), (0, 0), "{traffic:?}: both come at once");
+        assert_eq!((turn.stage_wait_ns, own.stage_wait_ns), (own.e2e_ns.unwrap(), 0), "{traffic:?}");
+        assert!(turn.queue_ns.unwrap() >= turn.stage_wait_ns && turn.ttft_ns > turn.queue_ns, "{traffic:?}");
+        assert_eq!(other.stage_wait_ns, 0);
+        // Two users with eight tokens each have seven gaps each.
+        let gaps: u64 = outcome.stretches.iter().map(|stretch| stretch.felt_requests * stretch.steps).sum();
+        assert_eq!(gaps + outcome.long_gaps.len() as u64, 14, "{traffic:?}");
+    }
 }
 
 #[test]

@@ -1,4 +1,7 @@
 //! When requests come: by the trace, by the end of another request, or by the end of the turn before.
+//!
+//! Where a stage of the policy sends a request of its own for a turn (a summary of what was before it), both come at once, and
+//! the turn is sent when that request has ended. In a closed loop the two take one place after the other.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -36,8 +39,10 @@ pub(super) struct Arrivals<'a> {
     /// The first request that follows each request, and the next one that follows the same.
     first: Vec<u32>,
     other: Vec<u32>,
-    /// When each request came, where turns wait for each other.
+    /// When each request came, where some wait for others.
     came: Vec<i64>,
+    /// The request that each one holds back until it has ended; empty where stages send none.
+    held: Vec<u32>,
 }
 
 impl<'a> Arrivals<'a> {
@@ -52,17 +57,26 @@ impl<'a> Arrivals<'a> {
             first: Vec::new(),
             other: Vec::new(),
             came: Vec::new(),
+            held: Vec::new(),
         };
-        let all = 0..workload.len() as u32;
+        let (all, turns) = (0..workload.len() as u32, &workload.turns);
+        if !turns.held_by.is_empty() {
+            arrivals.came.clone_from(&workload.arrival_ns);
+            arrivals.held = vec![NONE; workload.len()];
+            for at in all.clone() {
+                if let Some(own) = turns.held_by(at as usize) {
+                    arrivals.held[own as usize] = at;
+                }
+            }
+        }
         match traffic {
-            Traffic::Open => arrivals.listed = all.collect(),
+            Traffic::Open => arrivals.listed = all.filter(|&at| turns.held_by(at as usize).is_none()).collect(),
             Traffic::Closed { concurrency } => {
                 for _ in 0..concurrency {
                     arrivals.admit_next(0);
                 }
             }
             Traffic::Session => {
-                let turns = &workload.turns;
                 arrivals.listed = all.clone().filter(|&at| turns.before(at as usize).is_none()).collect();
                 arrivals.first = vec![NONE; workload.len()];
                 arrivals.other = vec![NONE; workload.len()];
@@ -79,11 +93,18 @@ impl<'a> Arrivals<'a> {
     }
 
     fn admit_next(&mut self, now: i64) {
-        if self.next < self.workload.len() {
-            self.later.push(Reverse((now, self.order, self.next as u32)));
-            self.order += 1;
+        while self.workload.turns.held_by(self.next).is_some() {
             self.next += 1;
         }
+        if self.next < self.workload.len() {
+            self.send_at(now, self.next as u32);
+            self.next += 1;
+        }
+    }
+
+    fn send_at(&mut self, at: i64, request: u32) {
+        self.later.push(Reverse((at, self.order, request)));
+        self.order += 1;
     }
 
     fn listed_at(&self) -> Option<(i64, u32)> {
@@ -109,24 +130,32 @@ impl<'a> Arrivals<'a> {
         }
         later.filter(|&at| at <= now)?;
         let Reverse((at, _, request)) = self.later.pop()?;
-        if let Some(came) = self.came.get_mut(request as usize) {
-            *came = at;
+        let own = self.workload.turns.held_by(request as usize);
+        let came = own.map_or(at, |own| self.came(own, at));
+        if let Some(known) = self.came.get_mut(request as usize) {
+            *known = came;
         }
         Some(request)
     }
 
+    /// When a request that is sent now came: earlier, if it was held back.
+    pub(super) fn came(&self, request: u32, now: i64) -> i64 {
+        self.came.get(request as usize).copied().unwrap_or(now)
+    }
+
     /// A request has ended, served or not.
     pub(super) fn ended(&mut self, request: u32, now: i64) {
-        match self.traffic {
-            Traffic::Open => {}
-            Traffic::Closed { .. } => self.admit_next(now),
-            Traffic::Session => {
+        let held = self.held.get(request as usize).copied().filter(|&held| held != NONE);
+        match (self.traffic, held) {
+            (Traffic::Open | Traffic::Closed { .. }, Some(held)) => self.send_at(now, held),
+            (Traffic::Open, None) => {}
+            (Traffic::Closed { .. }, None) => self.admit_next(now),
+            (Traffic::Session, _) => {
                 let mut follower = self.first[request as usize];
                 let came = self.came[request as usize];
                 while follower != NONE {
                     let at = self.workload.turns.due(follower as usize, came, now);
-                    self.later.push(Reverse((at, self.order, follower)));
-                    self.order += 1;
+                    self.send_at(at, follower);
                     follower = self.other[follower as usize];
                 }
             }

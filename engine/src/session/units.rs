@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::{Piece, Trace, common};
+use super::{Piece, Role, Trace, common};
 use crate::error::{Error, Result};
 use crate::workload::{Pause, Turns, Workload};
 
@@ -67,24 +67,43 @@ pub fn workload(changed: &Trace, recorded: &Trace, requests: &Workload) -> Resul
     Ok(made)
 }
 
+/// What each turn waits for though it has come: the request that a stage sends for it, and that one for those of earlier stages.
+/// For work between sessions nobody waits. Empty where stages send no requests.
+fn held(changed: &Trace) -> Vec<u32> {
+    if changed.turns.iter().all(|turn| turn.role == Role::Recorded) {
+        return Vec::new();
+    }
+    let mut last: HashMap<(u32, u32), u32> = HashMap::new();
+    let each = (0_u32..).zip(&changed.turns).map(|(at, turn)| match turn.role {
+        Role::Consolidation => u32::MAX,
+        _ => last.insert((turn.session, turn.turn), at).unwrap_or(u32::MAX),
+    });
+    each.collect()
+}
+
 /// Who waits for whom: each turn for the one that stands before it in its session, requests that a stage added included. Those
 /// that began anew in the trace still do. A request that a stage sends for a turn comes when the turn would have come, and
-/// the turn when that one has ended.
+/// the turn is sent when that one has ended; work between sessions is nobody's turn.
 fn follow(changed: &Trace, requests: &Workload, of_turn: &HashMap<(u32, u32), usize>) -> Turns {
+    let mut turns = Turns { held_by: held(changed), ..Turns::default() };
     if requests.turns.before.is_empty() {
-        return Turns::default();
+        return turns;
     }
     let (mut last, mut places): (HashMap<u32, u32>, HashMap<u32, u32>) = (HashMap::new(), HashMap::new());
-    let mut turns = Turns::default();
     let mut served = BTreeSet::new();
     for (at, turn) in (0_u32..).zip(&changed.turns) {
         let key = (turn.session, turn.turn);
         let origin = turn.recorded.map(|recorded| recorded as usize).or_else(|| of_turn.get(&key).copied());
         let parent = origin.and_then(|origin| requests.turns.before(origin));
         // What a stage sends for a turn begins in its place, and the turn waits for that.
-        let is_first = served.insert(key);
+        let is_first = !served.contains(&key);
         let begins = is_first && origin.is_some() && parent.is_none();
-        let before = last.insert(turn.session, at).or_else(|| parent.and_then(|parent| places.get(&parent).copied()));
+        let before = last.get(&turn.session).copied();
+        let before = before.or_else(|| parent.and_then(|parent| places.get(&parent).copied()));
+        if turn.role != Role::Consolidation {
+            served.insert(key);
+            last.insert(turn.session, at);
+        }
         turns.before.push(before.filter(|_| !begins).unwrap_or(u32::MAX));
         let (pause, basis) = match origin {
             Some(origin) if is_first => (requests.turns.pause_ns[origin], requests.turns.basis[origin]),
@@ -145,15 +164,31 @@ mod tests {
     fn a_turn_waits_for_what_a_stage_sends_for_it_though_it_begins_a_session() {
         let first = (0, Kind::User, 32);
         let (recorded, mut requests) = told_sessions(&[&[vec![first], vec![first, (1, Kind::User, 32)]]], 1, 16);
-        requests.turns =
-            Turns { before: vec![u32::MAX, 0], pause_ns: vec![0, 5], basis: vec![Pause::First, Pause::Recorded] };
-        let mut changed = recorded.clone();
-        for at in [1, 0] {
-            changed.turns.insert(at, Turn { recorded: None, ..recorded.turns[at] });
-        }
-        let turns = follow(&changed, &requests, &HashMap::from([((0, 0), 0), ((0, 1), 1)]));
+        requests.turns = Turns {
+            before: vec![u32::MAX, 0],
+            pause_ns: vec![0, 5],
+            basis: vec![Pause::First, Pause::Recorded],
+            held_by: Vec::new(),
+        };
+        let with = |role: Role| {
+            let mut changed = recorded.clone();
+            for at in [1, 0] {
+                changed.turns.insert(at, Turn { recorded: None, role, ..recorded.turns[at] });
+            }
+            changed
+        };
+        let of_turn = HashMap::from([((0, 0), 0), ((0, 1), 1)]);
+        let turns = follow(&with(Role::Summary), &requests, &of_turn);
         assert_eq!(turns.before, [u32::MAX, 0, 1, 2]);
         assert_eq!(turns.pause_ns, [0, 0, 5, 0]);
         assert_eq!(turns.basis, [Pause::First, Pause::AtOnce, Pause::Recorded, Pause::AtOnce]);
+        assert_eq!(turns.held_by, [u32::MAX, 0, u32::MAX, 2]);
+        // In traffic without sessions the turn waits for its summary all the same.
+        let apart = Workload { turns: Turns::default(), ..requests.clone() };
+        assert_eq!(follow(&with(Role::Summary), &apart, &of_turn).held_by, [u32::MAX, 0, u32::MAX, 2]);
+        // Nobody waits for work between sessions.
+        let turns = follow(&with(Role::Consolidation), &requests, &of_turn);
+        assert_eq!((turns.before, turns.pause_ns), (vec![u32::MAX, u32::MAX, 1, 1], vec![0, 0, 5, 5]));
+        assert_eq!(turns.held_by, [u32::MAX; 4]);
     }
 }

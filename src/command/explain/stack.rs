@@ -23,12 +23,27 @@ pub(super) fn explain(text: &str, model: &str, prompt: u32) -> Result<String> {
     }
     text.push_str(&totals(&shape, &model, prompt));
     text.push_str(&flops(&shape.groups, prompt));
-    let sharing = if shape.eviction_is_private { "left by a request that drops nothing only" } else { "shareable" };
-    let _ = writeln!(text, "  prefix blocks: {sharing}");
+    let _ = writeln!(text, "  prefix blocks: {}", sharing(&stack, shape.eviction_is_private));
     text.push_str(&stages(&stack)?);
     text.push_str(&placed_at(placement.as_deref()));
     text.push_str(&origins(&stack, &model));
     Ok(text)
+}
+
+/// Which blocks of a prompt others can use.
+fn sharing(stack: &Stack, is_private: bool) -> String {
+    let kinds = stack.stages().iter().map(|stage| stage.args.kind());
+    let rewriting: Vec<String> =
+        kinds.filter(|kind| kind.deployment.rewrites_prefix).map(|kind| format!("`{}`", kind.name)).collect();
+    let shared = if is_private { "left by a request that drops nothing only" } else { "shareable" };
+    if rewriting.is_empty() {
+        return shared.to_owned();
+    }
+    format!(
+        "{shared}, but where {} changes what earlier prompts held, only those before the first changed token are still found; \
+         all behind it is computed and stored again, and later turns find that",
+        rewriting.join(" or ")
+    )
 }
 
 /// The stages of a stack, and its placement rule if it has one.
@@ -272,16 +287,19 @@ fn origins(stack: &Stack, model: &Model) -> String {
 pub(super) fn deployment(kind: &Kind) -> String {
     let deployment = &kind.deployment;
     let yes = |flag: bool| if flag { "yes" } else { "no" };
+    let breaks = match (deployment.breaks_sharing, deployment.rewrites_prefix) {
+        (false, true) => "from the first token that it changes on",
+        (is_private, _) => yes(is_private),
+    };
     let calibration = match deployment.calibration_tokens {
         0 => "none".to_owned(),
         tokens => format!("{tokens} tokens"),
     };
     format!(
-        "engines {}; calibration {calibration}; constants per model {}; training {}; breaks prefix sharing {}",
+        "engines {}; calibration {calibration}; constants per model {}; training {}; breaks prefix sharing {breaks}",
         deployment.engines,
         yes(deployment.per_model_constants),
-        yes(deployment.training),
-        yes(deployment.breaks_sharing)
+        yes(deployment.training)
     )
 }
 

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Edit, IN_CLIENT, Kind, rewrite};
+use super::{Edit, Kind, REWRITES, rewrite};
 use crate::error::Result;
 use crate::policy::{Args, Floor, Kind as Stage, Param, Rule};
 use crate::session::Fate;
@@ -18,7 +18,7 @@ pub(in crate::policy) static KIND: Stage = Stage {
     params: &[Param { name: "keep", default: "1", doc: "How many of the newest turns keep their thinking." }],
     needs: &[],
     source: "Claude API, context editing `clear_thinking_20251015`, POLICIES 5.1",
-    deployment: IN_CLIENT,
+    deployment: REWRITES,
     make: |args| {
         args.count("keep", 0, u32::MAX)?;
         Ok(Rule::Edit(Edit { apply }))

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Draft, Edit, Form, IN_CLIENT, Kind, Piece, rewrite};
+use super::{Draft, Edit, Form, Kind, Piece, REWRITES, rewrite};
 use crate::error::Result;
 use crate::policy::{Args, Floor, Kind as Stage, Param, Rule};
 use crate::session::Fate;
@@ -27,7 +27,7 @@ pub(in crate::policy) static KIND: Stage = Stage {
     ],
     needs: &[],
     source: "Claude API, context editing `clear_tool_uses_20250919`, POLICIES 5.1; defaults from a client library",
-    deployment: IN_CLIENT,
+    deployment: REWRITES,
     make: |args| {
         settings(args)?;
         Ok(Rule::Edit(Edit { apply }))

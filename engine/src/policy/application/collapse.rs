@@ -7,8 +7,8 @@
 
 use std::collections::HashMap;
 
-use super::{Draft, Edit, Fate, Form, IN_CLIENT, Kind, Piece, rewrite};
-use crate::error::Result;
+use super::{Draft, Edit, Fate, Form, Kind, Piece, REWRITES, rewrite};
+use crate::error::{Error, Result};
 use crate::policy::{Args, Floor, Kind as Stage, Param, Rule};
 
 pub(in crate::policy) static KIND: Stage = Stage {
@@ -24,7 +24,7 @@ pub(in crate::policy) static KIND: Stage = Stage {
     ],
     needs: &[],
     source: "kvtoll's own form of what is called context collapse, POLICIES 5.1",
-    deployment: IN_CLIENT,
+    deployment: REWRITES,
     make: |args| {
         Settings::of(args)?;
         Ok(Rule::Edit(Edit { apply }))
@@ -42,10 +42,24 @@ struct Settings {
 impl Settings {
     fn of(args: &Args) -> Result<Self> {
         let most = u32::MAX;
+        let (at, stretch) = (args.count("at", 1, most)?, args.count("stretch", 1, most)?);
+        let record = args.count("record", 1, 10_000_000)?;
+        if record >= stretch {
+            return Err(Error::usage(format!(
+                "`collapse`: a record of {record} tokens is not shorter than the stretch of {stretch} in whose place it stands"
+            ))
+            .hint("`record` must be less than `stretch`: lower the one or raise the other"));
+        }
+        if stretch > at {
+            return Err(Error::usage(format!(
+                "`collapse`: a prompt just above {at} tokens holds no stretch of {stretch}, so `at` would mean nothing"
+            ))
+            .hint("`stretch` must be at most `at`: lower the one or raise the other"));
+        }
         Ok(Self {
-            at: args.count("at", 1, most)?,
-            stretch: args.count("stretch", 1, most)?,
-            record: args.count("record", 1, 10_000_000)?,
+            at,
+            stretch,
+            record,
             keep: args.count("keep", 0, most)?,
             prompt: args.count("prompt", 0, 10_000_000)?,
         })

@@ -1,9 +1,12 @@
 //! `compact`: when the context is long, a summary takes the place of the conversation.
 //!
-//! Before the turn that would exceed the limit one extra request is sent with the whole history and an instruction, and
-//! generates the summary. The turn then holds tools, system and memory, the summary, the newest short tool results again
-//! (a file that is too long comes back as its path only), and what is new in it. Everything behind tools, system and
-//! memory is computed anew. A summary that would not make the context shorter is not asked for.
+//! When a turn comes that would exceed the limit, one extra request is sent first, with the whole history and an instruction,
+//! and generates the summary; the turn is sent when that has ended, so that the summary's time is part of the turn's time to
+//! first token. Claude Code compacts at the same place, before the next request (POLICIES 5.1). The turn then holds tools,
+//! system and memory, the summary, the newest short tool results again (a file that is too long comes back as its path
+//! only), and what is new in it. The prefix breaks behind tools, system and memory: what stands there is computed anew, and
+//! later turns share it. A summary that would not make the context shorter is not asked for, and one that is not shorter
+//! than the limit is refused, since every turn would ask for another.
 //!
 //! The limit of 167,000 tokens is that of Claude Code for a window of 200,000 as third parties found it, and agrees with a
 //! logged one (POLICIES 5.1); lengths of summary and instruction are assumed. Up to five files of at most 5,000 tokens come
@@ -11,13 +14,14 @@
 
 use std::collections::BTreeSet;
 
-use super::{Draft, Edit, Fate, Form, IN_CLIENT, Kind, Piece, rewrite};
-use crate::error::Result;
+use super::{Draft, Edit, Fate, Form, Kind, Piece, REWRITES, rewrite};
+use crate::error::{Error, Result};
 use crate::policy::{Args, Floor, Kind as Stage, Param, Rule};
 
 pub(in crate::policy) static KIND: Stage = Stage {
     name: "compact",
-    doc: "Above a length of the context, a summary takes the place of the conversation so far, for one extra request.",
+    doc: "Above a length of the context, a summary takes the place of the conversation so far, for one extra request that the \
+          turn waits for; the prefix breaks behind tools, system and memory.",
     floor: Floor::Application,
     params: &[
         Param {
@@ -32,7 +36,7 @@ pub(in crate::policy) static KIND: Stage = Stage {
     ],
     needs: &[],
     source: "Claude Code, auto-compact, POLICIES 5.1 and 5.2; limits by third parties",
-    deployment: IN_CLIENT,
+    deployment: REWRITES,
     make: |args| {
         Settings::of(args)?;
         Ok(Rule::Edit(Edit { apply }))
@@ -50,9 +54,17 @@ struct Settings {
 impl Settings {
     fn of(args: &Args) -> Result<Self> {
         let most = u32::MAX;
+        let (at, summary) = (args.count("at", 1, most)?, args.count("summary", 1, 10_000_000)?);
+        if summary >= at {
+            return Err(Error::usage(format!(
+                "`compact`: a summary of {summary} tokens is not shorter than the {at} above which a prompt is compacted, so \
+                 every turn would be compacted again"
+            ))
+            .hint("`summary` must be less than `at`: lower the one or raise the other"));
+        }
         Ok(Self {
-            at: args.count("at", 1, most)?,
-            summary: args.count("summary", 1, 10_000_000)?,
+            at,
+            summary,
             files: args.count("files", 0, 10_000)? as usize,
             file: args.count("file", 0, most)?,
             prompt: args.count("prompt", 0, 10_000_000)?,

@@ -2,11 +2,12 @@
 //!
 //! When a session begins and enough sessions ended and enough time passed since the last time, one extra request reads
 //! their last contexts, as far as it can, and writes the index anew. Sessions from then on load that index, which is no
-//! longer than before, and shorter topics; their prefix breaks there once. Gates of five sessions and 24 hours are those
+//! longer than before, and shorter topics; their prefix breaks there once. It is work between sessions: no turn waits for the
+//! request, though its place on the clock is the beginning of the session that first loads what it wrote. Gates of five sessions and 24 hours are those
 //! that third parties describe of Claude Code (POLICIES 5.1); how much shorter the memory gets is assumed. Sub-agents load
 //! no memory.
 
-use super::{Edit, IN_CLIENT, Kind, Piece, Role, rewrite};
+use super::{Edit, Kind, Piece, REWRITES, Role, rewrite};
 use crate::error::Result;
 use crate::policy::{Args, Floor, Kind as Stage, Param, Rule};
 use crate::session::Trace;
@@ -28,7 +29,7 @@ pub(in crate::policy) static KIND: Stage = Stage {
     ],
     needs: &[],
     source: "third-party descriptions of Claude Code, POLICIES 5.1",
-    deployment: IN_CLIENT,
+    deployment: REWRITES,
     make: |args| {
         Settings::of(args)?;
         Ok(Rule::Edit(Edit { apply }))

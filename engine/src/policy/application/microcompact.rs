@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use super::clear_tool_results::{clear, replace};
-use super::{Edit, IN_CLIENT, rewrite};
+use super::{Edit, REWRITES, rewrite};
 use crate::error::Result;
 use crate::policy::{Args, Floor, Kind as Stage, Param, Rule};
 
@@ -22,7 +22,7 @@ pub(in crate::policy) static KIND: Stage = Stage {
     ],
     needs: &[],
     source: "third-party descriptions of Claude Code, POLICIES 5.1",
-    deployment: IN_CLIENT,
+    deployment: REWRITES,
     make: |args| {
         settings(args)?;
         Ok(Rule::Edit(Edit { apply }))

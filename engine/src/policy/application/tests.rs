@@ -207,6 +207,25 @@ fn what_does_not_go_together_is_refused() {
     );
 }
 
+/// A summary, record or rest that is no shorter than what it stands for would be made again in every turn, or never.
+#[test]
+fn lengths_that_shorten_nothing_are_refused_with_the_way_out() {
+    for (text, said, advice) in [
+        ("compact(at=50k,summary=60k)", "a summary of 60000 tokens is not shorter than the 50000", "less than `at`"),
+        ("compact(at=8k)", "a summary of 8000 tokens is not shorter than the 8000", "less than `at`"),
+        ("collapse(record=40k)", "a record of 40000 tokens is not shorter than the stretch of 40000", "than `stretch`"),
+        ("collapse(at=30k)", "a prompt just above 30000 tokens holds no stretch of 40000", "at most `at`"),
+        ("transcripts(at=40k)", "of a prompt just above 40000 tokens the newest 40000 stay", "less than `at`"),
+    ] {
+        let error = Stack::parse(text).unwrap_err();
+        assert!(error.to_string().contains(said), "{text}: {error}");
+        assert!(error.advice().is_some_and(|found| found.contains(advice)), "{text}: {:?}", error.advice());
+    }
+    for text in ["compact(at=50k,summary=49999)", "collapse(at=40k,record=39999)", "transcripts(at=40001)"] {
+        assert!(Stack::parse(text).is_ok(), "{text}");
+    }
+}
+
 /// Turns that keep a share of the one before and add pieces of any kind.
 fn drawn() -> impl Strategy<Value = Vec<Vec<(u8, u32)>>> {
     proptest::collection::vec(proptest::collection::vec((0_u8..13, 1_u32..4000), 1..6), 1..12)

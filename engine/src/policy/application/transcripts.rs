@@ -8,8 +8,8 @@
 use std::collections::HashMap;
 
 use super::collapse::replace;
-use super::{Draft, Edit, Fate, Form, IN_CLIENT, Kind, Piece, Role, rewrite};
-use crate::error::Result;
+use super::{Draft, Edit, Fate, Form, Kind, Piece, REWRITES, Role, rewrite};
+use crate::error::{Error, Result};
 use crate::policy::{Args, Floor, Kind as Stage, Param, Rule};
 
 pub(in crate::policy) static KIND: Stage = Stage {
@@ -26,7 +26,7 @@ pub(in crate::policy) static KIND: Stage = Stage {
     ],
     needs: &[],
     source: "kvtoll's own form of history as queryable records, after session memory in POLICIES 5.1",
-    deployment: IN_CLIENT,
+    deployment: REWRITES,
     make: |args| {
         Settings::of(args)?;
         Ok(Rule::Edit(Edit { apply }))
@@ -45,9 +45,16 @@ struct Settings {
 impl Settings {
     fn of(args: &Args) -> Result<Self> {
         let most = u32::MAX;
+        let (at, keep) = (args.count("at", 1, most)?, args.count("keep", 0, most)?);
+        if keep >= at {
+            return Err(Error::usage(format!(
+                "`transcripts`: of a prompt just above {at} tokens the newest {keep} stay, so that nothing would move out"
+            ))
+            .hint("`keep` must be less than `at`: lower the one or raise the other"));
+        }
         Ok(Self {
-            at: args.count("at", 1, most)?,
-            keep: args.count("keep", 0, most)?,
+            at,
+            keep,
             line: args.count("line", 1, 1_000_000)?,
             recall: args.share("recall")?,
             record: args.count("record", 1, most)?,

@@ -27,7 +27,7 @@ fn gaps(outcome: &Outcome) -> Vec<f64> {
         for step in 0..stretch.steps {
             let part = if stretch.steps > 1 { step as f64 / (stretch.steps - 1) as f64 } else { 0.0 };
             let gap = (stretch.first_ns + (stretch.last_ns - stretch.first_ns) * part).round();
-            gaps.extend(std::iter::repeat_n(gap, stretch.decode_requests as usize));
+            gaps.extend(std::iter::repeat_n(gap, stretch.felt_requests as usize));
         }
     }
     gaps
@@ -75,6 +75,42 @@ fn the_dearest_kept_promise_is_what_tokens_are_sold_for() {
     assert_eq!((tokens.input + tokens.cached, tokens.output), (128, 20));
     let expected = (tokens.input as f64 * 2.0 + tokens.cached as f64 * 0.2 + 20.0 * 10.0) / 1e6;
     assert!((kept[1].revenue_usd - expected).abs() < 1e-15);
+}
+
+/// A summary that is late, long and cheap changes neither what is sold nor what is promised.
+#[test]
+fn what_a_stage_sends_is_sold_to_nobody_and_promised_nothing() {
+    let requests = [(0, 64, 10, 1), (0, 512, 300, 0), (9000, 64, 10, 1)];
+    let plan = toy_plan(&[Keep::ALL], 4000);
+    let mut workload = toy_workload(&requests);
+    workload.request_ids[1] |= crate::workload::ADDED;
+    let outcome = open(&plan, &workload, 1, &crate::serving::Rules { step_tokens: 64, ..RULES[0] });
+    let tokens = sold_tokens(&outcome, &workload);
+    assert_eq!((tokens.input + tokens.cached, tokens.output), (128, 20));
+    let limit = outcome.served[0].ttft_ns.unwrap().max(outcome.served[2].ttft_ns.unwrap()) as f64;
+    assert!((outcome.served[1].ttft_ns.unwrap() as f64) > limit);
+    assert_eq!(share_of_requests((&outcome, &workload), Some(limit)), Some(1.0));
+    let gaps: u64 = outcome.stretches.iter().map(|stretch| stretch.felt_requests * stretch.steps).sum();
+    assert_eq!(gaps + outcome.long_gaps.len() as u64, 18);
+    let tariff = Tariff {
+        name: "test".to_owned(),
+        title: String::new(),
+        date: "2026-01-01".to_owned(),
+        promises: vec![promise("fast", Some(limit), None, 10.0)],
+    };
+    let kept = kept(&tariff, &found(plan, outcome), &workload);
+    assert_eq!((kept[0].is_kept, kept[0].good_requests), (true, 2));
+}
+
+#[test]
+fn a_request_that_generates_nothing_breaks_no_promise_of_a_first_token() {
+    let (plan, workload) = (toy_plan(&[Keep::ALL], 4000), toy_workload(&[(0, 64, 10, 0), (9000, 64, 0, 1)]));
+    let outcome = open(&plan, &workload, 1, &RULES[0]);
+    assert_eq!((outcome.served[1].ttft_ns, is_silent(&outcome.served[1])), (None, true));
+    let limit = outcome.served[0].ttft_ns.unwrap() as f64;
+    assert_eq!(share_of_requests((&outcome, &workload), Some(limit)), Some(1.0));
+    assert_eq!(share_of_requests((&outcome, &workload), Some(limit - 1.0)), Some(0.0));
+    assert!(is_good(&promise("fast", Some(limit), None, 1.0), &outcome.served[1], 0));
 }
 
 fn found(plan: crate::cost::Plan, outcome: Outcome) -> Found {

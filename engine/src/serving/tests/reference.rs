@@ -244,7 +244,12 @@ impl Replay<'_> {
 
     /// Whoever waits for the end of this request comes.
     fn told(&mut self, at: usize, now: f64) {
+        let held = (0..self.workload.len()).find(|&other| self.workload.turns.held_by(other) == Some(at as u32));
         match self.setup.traffic {
+            Traffic::Open | Traffic::Closed { .. } if held.is_some() => {
+                self.coming.extend(held.map(|held| (now, self.order, held)));
+                self.order += 1;
+            }
             Traffic::Open => {}
             Traffic::Closed { .. } => self.next_in(now),
             Traffic::Session => {
@@ -264,6 +269,9 @@ impl Replay<'_> {
     }
 
     fn next_in(&mut self, now: f64) {
+        while self.workload.turns.held_by(self.next).is_some() {
+            self.next += 1;
+        }
         if self.next < self.workload.len() {
             self.coming.push((now, self.order, self.next));
             self.next += 1;
@@ -589,7 +597,9 @@ impl Replay<'_> {
         if let Some(last) = request.last_token {
             let gap = now - last;
             request.longest = Some(request.longest.map_or(gap, |longest| longest.max(gap)));
-            self.gaps.push(gap.round() as i64);
+            if !self.workload.is_added(at) {
+                self.gaps.push(gap.round() as i64);
+            }
         }
         request.last_token = Some(now);
         request.ttft = request.ttft.or(Some(now - request.arrival + front));
@@ -723,7 +733,8 @@ impl Replay<'_> {
             self.bring(machine, at, now);
         }
         while let Some(at) = first_due(&mut self.coming, now) {
-            self.requests[at].arrival = now;
+            let own = self.workload.turns.held_by(at);
+            self.requests[at].arrival = own.map_or(now, |own| self.requests[own as usize].arrival);
             self.requests[at].prefill = self.workload.prompt[at];
             let known = |machine: usize| {
                 let units = self.workload.units_of(at);
@@ -823,7 +834,8 @@ pub(super) fn slow<'a>(setup: &'a Setup<'a>, workload: &'a Workload) -> Replay<'
         Traffic::Closed { concurrency } => (0..concurrency).for_each(|_| replay.next_in(0.0)),
         traffic => {
             for at in 0..workload.len() {
-                if traffic == Traffic::Open || workload.turns.before(at).is_none() {
+                let is_open = traffic == Traffic::Open && workload.turns.held_by(at).is_none();
+                if is_open || traffic != Traffic::Open && workload.turns.before(at).is_none() {
                     replay.coming.push((workload.arrival_ns[at] as f64, replay.order, at));
                     replay.order += 1;
                 }
