@@ -4,7 +4,7 @@
 -- column prices: The price book.
 -- column usd_per_accelerator_hour: Price of one accelerator for one hour; null where it is not disclosed.
 -- column accelerators: Accelerators in all.
--- column usd_per_hour: Price of all accelerators for one hour.
+-- column usd_per_hour: Cost of all accelerators for one hour.
 -- column utilisation_ratio: Time in which the engines were busy over the span of the replay.
 -- column output_tokens_per_s: Output tokens per second, all accelerators together.
 -- column usd_per_mtok_total: US dollars per million tokens read or written.
@@ -16,8 +16,8 @@
 -- column usd_outputs: Of these, for output tokens.
 -- column usd_idle: Of these, for the time without a step; the three sum to the whole.
 -- column usd_per_mtok_cached: Rent of the memory that cached blocks take per million prompt tokens found there.
--- column price_certainty: How well the price is known; assumed for a machine with variations.
--- column price_source: Where the price comes from; a machine with variations has the price of its preset.
+-- column price_certainty: How well the price of the accelerators is known; assumed for a machine with variations.
+-- column price_source: Where that price comes from; a machine with variations has the price of its preset.
 WITH wide AS (
   SELECT
     s.scenario_id, s.name AS scenario, s.prices, s.machine, s.accelerators,

@@ -6,7 +6,7 @@
 -- column time_ratio: Blocks times the time for which they lay there, over those of all classes.
 -- column mean_gib: Size of the class, mean over the trace, GiB.
 -- column reads: Reads that ended a stretch of the class; of a duplicate, while it was one.
--- column usd_per_hour: Price of the room that it takes.
+-- column usd_per_hour: Cost of the room that it takes.
 SELECT
   workload, class, instances, capacity_blocks, time_ratio, mean_bytes / 1073741824.0 AS mean_gib, reads, usd_per_hour
 FROM desk

@@ -5,8 +5,8 @@
 -- column option: What the money is spent on.
 -- column traffic: The traffic in words.
 -- column sizes: The best sizes of those that were tried.
--- column usd_per_hour: The money: the price of the scenario's accelerators.
--- column unit_usd_per_hour: Price of an instance with its memories, or of an accelerator with its links.
+-- column usd_per_hour: The money: the cost of the scenario's accelerators.
+-- column unit_usd_per_hour: Cost of an instance with its memories, or of an accelerator with its links.
 -- column units: How many the money buys, parts counted.
 -- column served_per_hour: Requests (hierarchy) or output tokens (fabric) that they serve in an hour, fully loaded.
 -- column of_best_ratio: This over that of the best option for the traffic.

@@ -12,7 +12,7 @@
 -- column change_bytes: By how much the change makes them more.
 -- column before_j: Energy before the change, J; null where the power is unknown.
 -- column change_j: By how much the change makes it more, J.
--- column before_usd: Money before the change, US dollars; null where the price is unknown.
+-- column before_usd: Money before the change, US dollars; null where the price of the accelerators is unknown.
 -- column change_usd: By how much the change makes it more, US dollars.
 -- column verdict: removed, moved, received, added or unchanged.
 -- column moved_ratio: Of the time that the floor saves in some booths, the share that came back in others.

@@ -1,15 +1,18 @@
 -- Which scenario is best under which business goal: price, utilisation or memory?
--- column lens: price (what output is sold for under the promise that is kept), utilisation (what a token costs at full load) or memory (what it costs to hold context).
+-- column lens: price (what output is sold for under the promise that is kept), utilisation (what a token costs at full load) or memory (what it costs to hold context; between equals what reads less is first).
 -- column lens_position: Order of the lens.
 -- column rank: 1 for the best.
 -- column scenario_id: Number of the scenario within the run.
 -- column scenario: What the user calls it.
 -- column is_baseline: Whether the others are compared with it.
 -- column figure: What it is ranked by.
--- column value: That figure; null where a price or tariff is unknown, which ranks behind all that are known.
+-- column value: That figure; null where the price of the accelerators or a tariff is unknown, which ranks behind all that are known.
 -- column change_ratio: Its change against the baseline.
 -- column second_figure: What decides between equals.
 -- column second_value: That figure.
+-- column stored_bytes: KV that a request stores at its end under the policy, mean over requests that decode; before the machine's replicas.
+-- column read_bytes: KV that such a request reads for an output token, mean; what a selection leaves unread is not in it.
+-- column unknown_loss: What of the policy's loss no recording of the store tells; null where all is known.
 -- column promise: The promise that its tokens are sold under; null if none.
 -- column bound_by: The booth that takes the most of its step time.
 -- column is_overloaded: Whether it is offered more than it can serve, so that its latencies describe a backlog.
@@ -17,7 +20,7 @@
 WITH wide AS (
   SELECT
     s.scenario_id, s.name AS scenario, s.is_baseline, s.accelerators, s.certainty, s.machine, s.prices, s.workload,
-    coalesce(s.offered_load_ratio, 0) > 1 AS is_overloaded,
+    s.model, s.policy, coalesce(s.offered_load_ratio, 0) > 1 AS is_overloaded,
     max(o.usd_per_mtok_output) AS price,
     max(m.value) FILTER (WHERE m.metric = 'p99_itl_ms') AS p99_itl_ms,
     max(m.value) FILTER (WHERE m.metric = 'usd_per_mtok_output_saturated') AS usd_saturated,
@@ -29,7 +32,15 @@ WITH wide AS (
   LEFT JOIN promises o ON o.scenario_id = s.scenario_id AND o.is_sold
   WHERE s.status = 'ok'
   GROUP BY s.scenario_id, s.name, s.is_baseline, s.accelerators, s.certainty, s.machine, s.prices, s.workload,
-    s.offered_load_ratio
+    s.model, s.policy, s.offered_load_ratio
+),
+decoded AS (
+  SELECT
+    workload, model, policy,
+    sum(CAST(stored_bytes AS DOUBLE)) / count(*) FILTER (WHERE layer_group = 0) AS stored_bytes,
+    sum(CAST(read_bytes AS DOUBLE)) / sum(CAST(last_step AS BIGINT)) FILTER (WHERE layer_group = 0) AS read_bytes
+  FROM demand WHERE phase = 'decode'
+  GROUP BY workload, model, policy
 ),
 -- What is asked of another workload says nothing about this one.
 same AS (
@@ -67,11 +78,14 @@ SELECT
   f.lens, f.lens_position,
   row_number() OVER (
     PARTITION BY f.lens ORDER BY f.is_overloaded AND f.lens = 'price', f.key NULLS LAST, f.second_key NULLS LAST,
-      f.scenario_id
+      CASE WHEN f.lens = 'memory' THEN d.read_bytes END NULLS LAST, f.scenario_id
   ) AS rank,
   f.scenario_id, f.scenario, f.is_baseline, f.figure, f.value, f.value / nullif(b.base_value, 0) - 1 AS change_ratio,
-  f.second_figure, f.second_value, p.promise, o.bound_by, f.is_overloaded, f.certainty
+  f.second_figure, f.second_value, d.stored_bytes, d.read_bytes, l.unknown_loss, p.promise, o.bound_by, f.is_overloaded, f.certainty
 FROM figures f
+JOIN same w ON w.scenario_id = f.scenario_id
+LEFT JOIN decoded d ON d.workload = w.workload AND d.model = w.model AND d.policy = w.policy
+LEFT JOIN scenario_losses l ON l.scenario_id = f.scenario_id
 LEFT JOIN base b ON b.lens = f.lens
 LEFT JOIN promises p ON p.scenario_id = f.scenario_id AND p.is_sold
 LEFT JOIN booths o ON o.scenario_id = f.scenario_id AND o.place = 1

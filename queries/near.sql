@@ -6,7 +6,7 @@
 -- column capacity_bytes: What it takes of the baseline's KV, bytes; null without a model.
 -- column block_hit_ratio: Share of all uses of blocks that it hits.
 -- column ceiling_ratio: What a cache that never loses a block hits.
--- column blocks_per_hit: Blocks of room for each further hit, from the next smaller share on; the price of the next hit.
+-- column blocks_per_hit: Blocks of room for each further hit, from the next smaller share on; what the next hit takes.
 WITH kv AS (
   SELECT workload, CAST(max(near_99_bytes) AS DOUBLE) / nullif(CAST(max(near_99_blocks) AS DOUBLE), 0) AS block_bytes
   FROM near_sizes WHERE "by" = 'all' GROUP BY workload

@@ -1,4 +1,4 @@
--- Which errors can be recovered, how much of them, at what price and how fast?
+-- Which errors can be recovered, how much of them, at what cost and how fast?
 -- column scenario_id: Number of the scenario within the run.
 -- column scenario: What the user calls it.
 -- column policy: The policy stack.
@@ -7,7 +7,7 @@
 -- column recoverable_ratio: Share of the lost mass whose data still exists somewhere.
 -- column lost_for_good_ratio: Softmax mass that is lost and whose data exists nowhere.
 -- column limiter: What the error comes from in most layers, heads and steps.
--- column lower_read_bytes_per_output_token: Bytes fetched from a lower tier for each output token: the price of recovery.
+-- column lower_read_bytes_per_output_token: Bytes fetched from a lower tier for each output token: the cost of recovery.
 -- column lower_stored_bytes: Bytes that the lower tier holds at the ends of all requests.
 -- column tier_ns_per_output_token: Exposed time of fetching for each output token, ns: how fast it is.
 WITH weighted AS (

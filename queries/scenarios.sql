@@ -18,9 +18,14 @@
 -- column prices: The price book.
 -- column offered_load_ratio: Busy time that the requests ask for over the trace's span; above 1 the queue grows.
 -- column certainty: The least certain input of the scenario.
+-- column may_lose: What its policy takes away that may change answers: context, tokens, layers, precision, or nothing.
+-- column context_limit_tokens: The longest context that the model is published for; null where its file does not say.
+-- column longest_request_tokens: Prompt and output of the longest request together.
+-- column beyond_context_requests: Requests longer than the model's context; they are served all the same.
 -- column run_id: The run.
 SELECT
   scenario_id, name AS scenario, is_baseline, status, error, workload, model, policy, machine, mode, engine, rate_ratio,
-  accelerators, tensor_parallel, instances, weight_dtype, prices, offered_load_ratio, certainty, run_id
+  accelerators, tensor_parallel, instances, weight_dtype, prices, offered_load_ratio, certainty,
+  may_lose, context_limit_tokens, longest_request_tokens, beyond_context_requests, run_id
 FROM scenarios
 ORDER BY scenario_id

@@ -6,7 +6,7 @@
 -- column setting: What it is set to.
 -- column factor: Times as much of it.
 -- column basis: full load (if requests came just as fast as they can be served) or steps (the time of all steps, where that is not known).
--- column tokens_per_usd: Output tokens for a dollar on that basis; null where the price is not disclosed.
+-- column tokens_per_usd: Output tokens for a dollar on that basis; null where the price of the accelerators is not disclosed.
 -- column usd_per_mtok: The same as US dollars per million output tokens.
 -- column change_ratio: Change of tokens per dollar against the scenario as it is, all else equal.
 -- column span_ratio: The larger change of the two settings, without its sign.

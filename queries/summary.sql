@@ -17,13 +17,19 @@
 -- column machine: The machine with its variations.
 -- column p50_ttft_ms: Median time to first token, ms.
 -- column output_tokens_per_s_per_accelerator: Output tokens per second and accelerator.
--- column usd_per_mtok_output: US dollars per million output tokens; null where the price is not disclosed.
--- column usd_per_mtok_total: US dollars per million tokens read or written; null where the price is not disclosed.
+-- column usd_per_mtok_output: US dollars per million output tokens; null where the price of the accelerators is not disclosed.
+-- column usd_per_mtok_total: US dollars per million tokens read or written; null where the price of the accelerators is not disclosed.
 -- column energy_j_per_output_token: Energy per output token, J.
 -- column kv_bytes_per_token: KV bytes that one more token of context adds.
 -- column hit_tokens_ratio: Share of the prompt tokens that the prefix cache held.
 -- column quantization_error_ratio: Error of the attention output by number format on a recording; null without one.
 -- column loss_recording: The recordings on which the policy's loss was measured; null without one.
+-- column output_error: Turn of the layers' outputs on a recording, 1 - cos, mean; null without one that holds vectors or norms.
+-- column may_lose: What its policy takes away that may change answers: context, tokens, layers, precision, or nothing.
+-- column unknown_loss: The part of it of which no recording of the store tells the loss; null where all of it is known.
+-- column context_limit_tokens: The longest context that the model is published for; null where its file does not say.
+-- column longest_request_tokens: Prompt and output of the longest request together.
+-- column beyond_context_requests: Requests longer than the model's context; they are served all the same.
 -- column p99_ttft_change_ratio: Change of `p99_ttft_ms` against the baseline; -0.25 is a quarter less.
 -- column p99_itl_change_ratio: Change of `p99_itl_ms` against the baseline.
 -- column throughput_change_ratio: Change of `output_tokens_per_s_per_accelerator` against the baseline.
@@ -32,14 +38,11 @@
 -- column memory_change_ratio: Change of `kv_peak_held_bytes` against the baseline.
 -- column certainty: The least certain input of the scenario.
 -- column error: Why it failed; null if it did not.
-WITH losses AS (
-  SELECT policy, CAST(string_agg(recording, ', ' ORDER BY recording) AS VARCHAR) AS loss_recording
-  FROM (SELECT DISTINCT policy, recording FROM attention_error) GROUP BY policy
-),
-wide AS (
+WITH wide AS (
   SELECT
     s.scenario_id, s.name AS scenario, s.is_baseline, s.status, s.workload, s.model, s.policy, s.machine,
-    s.offered_load_ratio, s.certainty, s.error,
+    s.offered_load_ratio, s.certainty, s.error, s.context_limit_tokens, s.longest_request_tokens,
+    s.beyond_context_requests,
     max(m.value) FILTER (WHERE m.metric = 'p50_ttft_ms') AS p50_ttft_ms,
     max(m.value) FILTER (WHERE m.metric = 'p99_ttft_ms') AS p99_ttft_ms,
     max(m.value) FILTER (WHERE m.metric = 'p50_itl_ms') AS p50_itl_ms,
@@ -52,22 +55,23 @@ wide AS (
     max(m.value) FILTER (WHERE m.metric = 'energy_j_per_output_token') AS energy_j_per_output_token,
     max(m.value) FILTER (WHERE m.metric = 'kv_bytes_per_token') AS kv_bytes_per_token,
     max(m.value) FILTER (WHERE m.metric = 'kv_peak_held_bytes') AS kv_peak_held_bytes,
-    max(m.value) FILTER (WHERE m.metric = 'hit_tokens_ratio') AS hit_tokens_ratio,
-    max(m.value) FILTER (WHERE m.metric = 'lost_mass_ratio') AS lost_mass_ratio,
-    max(m.value) FILTER (WHERE m.metric = 'quantization_error_ratio') AS quantization_error_ratio
+    max(m.value) FILTER (WHERE m.metric = 'hit_tokens_ratio') AS hit_tokens_ratio
   FROM scenarios s LEFT JOIN metrics m ON m.scenario_id = s.scenario_id
   GROUP BY s.scenario_id, s.name, s.is_baseline, s.status, s.workload, s.model, s.policy, s.machine,
-    s.offered_load_ratio, s.certainty, s.error
+    s.offered_load_ratio, s.certainty, s.error, s.context_limit_tokens, s.longest_request_tokens,
+    s.beyond_context_requests
 ),
 base AS (
   SELECT * FROM wide WHERE scenario_id = (SELECT min(scenario_id) FROM scenarios WHERE is_baseline)
 )
 SELECT
   w.scenario, w.status, w.p99_ttft_ms, w.p50_itl_ms, w.p99_itl_ms, w.output_tokens_per_s,
-  w.usd_per_mtok_output_saturated, w.kv_peak_held_bytes, w.lost_mass_ratio, w.offered_load_ratio,
+  w.usd_per_mtok_output_saturated, w.kv_peak_held_bytes, l.lost_mass_ratio, w.offered_load_ratio,
   w.scenario_id, w.is_baseline, w.workload, w.model, w.policy, w.machine, w.p50_ttft_ms,
   w.output_tokens_per_s_per_accelerator, w.usd_per_mtok_output, w.usd_per_mtok_total, w.energy_j_per_output_token,
-  w.kv_bytes_per_token, w.hit_tokens_ratio, w.quantization_error_ratio, l.loss_recording,
+  w.kv_bytes_per_token, w.hit_tokens_ratio, l.quantization_error_ratio, l.loss_recording,
+  l.output_error, l.may_lose, l.unknown_loss, w.context_limit_tokens, w.longest_request_tokens,
+  w.beyond_context_requests,
   w.p99_ttft_ms / nullif(b.p99_ttft_ms, 0) - 1 AS p99_ttft_change_ratio,
   w.p99_itl_ms / nullif(b.p99_itl_ms, 0) - 1 AS p99_itl_change_ratio,
   w.output_tokens_per_s_per_accelerator / nullif(b.output_tokens_per_s_per_accelerator, 0) - 1
@@ -76,5 +80,5 @@ SELECT
   w.energy_j_per_output_token / nullif(b.energy_j_per_output_token, 0) - 1 AS energy_change_ratio,
   w.kv_peak_held_bytes / nullif(b.kv_peak_held_bytes, 0) - 1 AS memory_change_ratio,
   w.certainty, w.error
-FROM wide w LEFT JOIN losses l ON l.policy = w.policy LEFT JOIN base b ON true
+FROM wide w LEFT JOIN scenario_losses l ON l.scenario_id = w.scenario_id LEFT JOIN base b ON true
 ORDER BY scenario_id

@@ -7,15 +7,15 @@
 -- column hit_tokens: Prompt tokens found in the prefix cache.
 -- column hit_tokens_ratio: Hits over prompt tokens.
 -- column hit_share_ratio: Share of the tenant in the hits of all tenants.
--- column saved_usd: What computing those hits would have cost, at the replay's mean price of a computed prompt token, US dollars.
+-- column saved_usd: What computing those hits would have cost, at the replay's mean cost of a computed prompt token, US dollars.
 -- column computed_tokens: Tokens computed in prefills, of what stages send for its turns too: what warms the cache for all.
 -- column computed_share_ratio: Share of the tenant in what all tenants computed.
 -- column output_tokens: Tokens that users get.
--- column cost_usd: Price of their machine time, idle time not in it, US dollars; null where the price is not disclosed.
+-- column cost_usd: Cost of their machine time, idle time not in it, US dollars; null where the price of the accelerators is not disclosed.
 -- column cost_share_ratio: Share of the tenant in that of all tenants.
--- column usd_per_mtok_output: That price over their output tokens, US dollars per million.
+-- column usd_per_mtok_output: That cost over their output tokens, US dollars per million.
 -- column revenue_usd: What their tokens are sold for, US dollars; null without a tariff or a kept promise.
--- column gross_margin_ratio: Revenue less that price, over revenue.
+-- column gross_margin_ratio: Revenue less that cost, over revenue.
 WITH prompts AS (
   SELECT
     m.scenario_id,

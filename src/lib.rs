@@ -14,3 +14,4 @@ pub mod sql;
 pub mod store;
 pub mod surfaces;
 mod unbroken;
+mod wording;

@@ -189,6 +189,7 @@ fn describe(whole: &Value, origin: &str) -> Result<Description> {
         hidden: text.number("hidden_size")?,
         vocabulary: text.number("vocab_size")?,
         tied_embeddings: tied.flag("tie_word_embeddings"),
+        context: text.optional("max_position_embeddings")?,
         layers: grouped(layers),
     })
 }

@@ -137,7 +137,10 @@ fn page(
         environment.add_template(name, text).map_err(failed)?;
     }
     let scenarios = results.get("scenarios").map(|result| &result["rows"]);
-    figure::install(&mut environment, assumed(scenarios));
+    figure::install(
+        &mut environment,
+        figure::Scenarios { assumed: assumed(scenarios), policies: first_with_policy(scenarios) },
+    );
     verdict::install(&mut environment);
     let mut rendered = Vec::new();
     for section in sections {
@@ -178,6 +181,17 @@ fn assumed(scenarios: Option<&Json>) -> figure::Assumed {
     }
     let assumed = rows.iter().filter(|row| row["certainty"] == "assumed");
     figure::Assumed::Some(assumed.filter_map(|row| row["scenario_id"].as_u64()).collect())
+}
+
+/// The number of the first scenario with each policy.
+fn first_with_policy(scenarios: Option<&Json>) -> BTreeMap<String, usize> {
+    let mut first = BTreeMap::new();
+    for row in scenarios.and_then(Json::as_array).into_iter().flatten() {
+        if let (Some(policy), Some(id)) = (row["policy"].as_str(), row["scenario_id"].as_u64()) {
+            first.entry(policy.to_owned()).or_insert(id as usize);
+        }
+    }
+    first
 }
 
 /// The report as data: each scenario with its figures, the figures of the workload, and every result on the page.

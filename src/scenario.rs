@@ -430,7 +430,7 @@ pub(crate) fn placed(text: &str) -> Result<(String, Option<String>)> {
         depth += i32::from(letter == '(') - i32::from(letter == ')');
         letter == '+' && depth == 0
     });
-    let is_placement = |part: &&str| part.trim().starts_with("tier(");
+    let is_placement = |part: &&str| part.trim() == "tier" || part.trim().starts_with("tier(");
     let (placements, stages): (Vec<&str>, Vec<&str>) = parts.partition(is_placement);
     if placements.len() > 1 {
         return Err(Error::usage(format!(

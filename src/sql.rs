@@ -10,25 +10,27 @@ mod functions;
 mod named;
 mod script;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow::datatypes::{FieldRef, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use datafusion::catalog::MemorySchemaProvider;
+use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{DataFusionError, ScalarValue};
 use datafusion::datasource::MemTable;
 use datafusion::datasource::file_format::parquet::ParquetFormat;
 use datafusion::datasource::listing::{ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl};
 use datafusion::execution::context::SQLOptions;
+use datafusion::logical_expr::LogicalPlan;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use engine::error::{Error, Result, unknown};
 use engine::schema::{self, Scope};
 use tokio::runtime::{Builder, Runtime};
 
 use self::functions::Replays;
-use crate::store::Store;
+use crate::store::{Store, damaged, damaged_column};
 use crate::unbroken::unbroken;
 pub use functions::{FUNCTIONS, Function, Replayer, Wish};
 pub use named::{Documented, Kind, Named, Param, find, named, views};
@@ -39,6 +41,8 @@ pub struct Session {
     context: SessionContext,
     runtime: Runtime,
     run: Option<String>,
+    /// The files of each table, by the name that it is registered under.
+    files: BTreeMap<String, Vec<PathBuf>>,
 }
 
 impl Session {
@@ -141,14 +145,15 @@ fn open(
     config.options_mut().sql_parser.collect_spans = true;
     // Text that a statement makes has the type of the schema too.
     config.options_mut().sql_parser.map_string_types_to_utf8view = false;
-    let session = Session { context: SessionContext::new_with_config(config), runtime, run };
+    let context = SessionContext::new_with_config(config);
+    let mut session = Session { context, runtime, run, files: BTreeMap::new() };
     for table in schema::ALL {
-        register(&session, table.name, table, &files(Place::Shown, table))?;
+        register(&mut session, table.name, table, files(Place::Shown, table))?;
     }
     add_schema(&session, "base")?;
     for name in OF_BASE {
         let table = schema::table(name)?;
-        register(&session, &format!("base.{name}"), table, &files(Place::Base, table))?;
+        register(&mut session, &format!("base.{name}"), table, files(Place::Base, table))?;
     }
     functions::register(&session, replays)?;
     for view in views()? {
@@ -168,7 +173,7 @@ fn add_schema(session: &Session, name: &str) -> Result<()> {
 }
 
 /// Registers the files of a table under a name.
-fn register(session: &Session, name: &str, table: &schema::Table, files: &[PathBuf]) -> Result<()> {
+fn register(session: &mut Session, name: &str, table: &schema::Table, files: Vec<PathBuf>) -> Result<()> {
     let canonical = table.arrow();
     let failed = |error: DataFusionError| Error::data(error.strip_backtrace()).context(format!("table `{name}`"));
     if files.is_empty() {
@@ -183,16 +188,17 @@ fn register(session: &Session, name: &str, table: &schema::Table, files: &[PathB
     let options = ListingOptions::new(Arc::new(format));
     let state = session.context.state();
     let mut found = Vec::new();
-    for url in &urls {
+    for (file, url) in files.iter().zip(&urls) {
+        let broken = |why: String| damaged(file, &why).context(format!("table `{name}`"));
         let inferred = unbroken(|| session.runtime.block_on(options.infer_schema(&state, url)));
-        let inferred = inferred.map_err(|why| Error::data(format!("table `{name}`: {why}")))?;
-        found.push(inferred.map_err(failed)?);
+        found.push(inferred.map_err(broken)?.map_err(|error| broken(error.strip_backtrace()))?);
     }
     let config = ListingTableConfig::new_with_multi_paths(urls)
         .with_listing_options(options)
         .with_schema(merge(&canonical, &found));
     let listing = ListingTable::try_new(config).map_err(failed)?;
     session.context.register_table(name, Arc::new(listing)).map_err(failed)?;
+    session.files.insert(name.to_owned(), files);
     Ok(())
 }
 
@@ -262,17 +268,43 @@ const STACK_BYTES: usize = 1 << 30;
 fn collect(session: &Session, sql: &str, params: &[(String, String)]) -> Result<Vec<RecordBatch>> {
     let values = bind(sql, params)?;
     let options = SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
-    let work = async {
+    let planned = async {
         let frame = session.context.sql_with_options(sql, options).await?;
-        let frame = if values.is_empty() { frame } else { frame.with_param_values(values)? };
-        let schema: SchemaRef = Arc::new(frame.schema().as_arrow().clone());
-        let mut batches = frame.collect().await?;
-        if batches.is_empty() {
-            batches.push(RecordBatch::new_empty(schema));
-        }
-        Ok(batches)
+        if values.is_empty() { Ok(frame) } else { frame.with_param_values(values) }
     };
-    session.runtime.block_on(work).map_err(|error: DataFusionError| diagnostic::explain(sql, &error))
+    let explained = |error: DataFusionError| diagnostic::explain(sql, &error);
+    let frame = session.runtime.block_on(planned).map_err(explained)?;
+    let schema: SchemaRef = Arc::new(frame.schema().as_arrow().clone());
+    let plan = frame.logical_plan().clone();
+    let mut batches = session
+        .runtime
+        .block_on(frame.collect())
+        .map_err(|error| damage(session, &plan, &error).unwrap_or_else(|| explained(error)))?;
+    if batches.is_empty() {
+        batches.push(RecordBatch::new_empty(schema));
+    }
+    Ok(batches)
+}
+
+/// The file that an error of the Parquet reader comes from, with its column: the engine says neither.
+fn damage(session: &Session, plan: &LogicalPlan, error: &DataFusionError) -> Option<Error> {
+    let why = error.find_root().strip_backtrace();
+    if !matches!(error.find_root(), DataFusionError::ParquetError(_)) && !why.contains("Parquet") {
+        return None;
+    }
+    let mut tables = BTreeSet::new();
+    let looked = plan.apply_with_subqueries(|node| {
+        if let LogicalPlan::TableScan(scan) = node {
+            let name = scan.table_name.table();
+            let is_base = scan.table_name.schema() == Some("base");
+            tables.insert(if is_base { format!("base.{name}") } else { name.to_owned() });
+        }
+        Ok(TreeNodeRecursion::Continue)
+    });
+    looked.ok()?;
+    let files = tables.iter().filter_map(|table| session.files.get(table)).flatten();
+    let file = files.into_iter().find(|file| damaged_column(file).is_some())?;
+    Some(damaged(file, &why))
 }
 
 /// Runs a named query.

@@ -20,6 +20,7 @@
 //! time changes nothing, or fails if the contents differ.
 
 mod check;
+mod checksums;
 mod ids;
 mod manifest;
 mod parquet_file;
@@ -36,7 +37,7 @@ use engine::schema::{Table, Type};
 
 pub use check::check;
 pub use manifest::{Companion, FileEntry, Manifest, RunEntry, SourceEntry};
-pub(crate) use parquet_file::{batches_of, hex};
+pub(crate) use parquet_file::{batches_of, damaged, damaged_column, hex};
 pub use transaction::Transaction;
 
 /// An open store.

@@ -10,7 +10,7 @@
 -- column computed_share_ratio: Share of the tenant in what all tenants computed.
 -- column output_tokens: Tokens that users get.
 -- column machine_ns: Step time, shared by computed tokens, of what stages send for its turns too, ns.
--- column cost_usd: Its price, US dollars; null where the price is not disclosed.
+-- column cost_usd: Its cost, US dollars; null where the price of the accelerators is not disclosed.
 -- column revenue_usd: What the tokens are sold for, US dollars; null without a tariff or a kept promise.
 WITH sent AS (
   -- What a stage sends belongs to whose turn it is sent for.

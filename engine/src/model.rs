@@ -200,6 +200,9 @@ pub struct Model {
     pub head_params: f64,
     /// Parameters of the input embedding; 0 where it is tied to the output projection.
     pub embedding_params: f64,
+    /// The longest context that it is published for, tokens of prompt and output together; unknown where its file does not
+    /// say.
+    pub context_tokens: Option<u32>,
     /// Layers in groups, in order of depth as far as their kinds allow.
     pub groups: Vec<LayerGroup>,
 }

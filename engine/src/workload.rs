@@ -165,6 +165,16 @@ impl Workload {
         &self.units[self.offsets[index] as usize..self.offsets[index + 1] as usize]
     }
 
+    /// Tokens of prompt and output together, of each request.
+    pub fn contexts(&self) -> impl Iterator<Item = u64> + '_ {
+        self.prompt.iter().zip(&self.output).map(|(&prompt, &output)| u64::from(prompt) + u64::from(output))
+    }
+
+    /// Requests that are longer than a context of so many tokens.
+    pub fn beyond(&self, context_tokens: u32) -> usize {
+        self.contexts().filter(|&tokens| tokens > u64::from(context_tokens)).count()
+    }
+
     /// From first to last arrival, nanoseconds.
     pub fn span_ns(&self) -> i64 {
         self.arrival_ns.last().copied().unwrap_or(0)

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use engine::error::{Error, Result};
 
-use self::gate::{Change, Gate};
+use self::gate::{Change, Gate, Looked};
 use super::{Exit, Shown, print, talk};
 use crate::output::{Value, value};
 use crate::sql;
@@ -59,14 +59,31 @@ pub fn run(args: &Args) -> Result<Exit> {
     let shown = sql::run_named(&session, "compare", &params)?;
     let all = sql::run_named(&session, "compare", &[given("all", true.to_string())])?;
     let changes = changes(&all)?;
-    let mut exit = Exit::Done;
-    for gate in &gates {
-        for said in gate.broken(&changes)? {
-            talk::warn(&said);
-            exit = Exit::Gate;
-        }
+    let exit = try_gates(&gates, &changes)?;
+    if shown.iter().all(|batch| batch.num_rows() == 0) {
+        talk::note("nothing that was asked for differs between the runs");
     }
     print(&shown, format, args.shown.max_rows, args.shown.output.as_deref())?;
+    Ok(exit)
+}
+
+/// Says which gates are broken, and by how much the others passed.
+fn try_gates(gates: &[Gate], changes: &[Change]) -> Result<Exit> {
+    let (mut exit, mut passed) = (Exit::Done, Vec::new());
+    for gate in gates {
+        match gate.look(changes)? {
+            Looked::Passed(said) => passed.push(said),
+            Looked::Broken(said) => {
+                said.iter().for_each(|said| talk::warn(said));
+                exit = Exit::Gate;
+            }
+        }
+    }
+    match passed.len() {
+        0 => {}
+        1 => talk::note(&format!("1 gate passed: {}", passed[0])),
+        count => talk::note(&format!("{count} gates passed: {}", passed.join("; "))),
+    }
     Ok(exit)
 }
 

@@ -131,12 +131,14 @@ const MOST_ROWS: usize = 10_000_000;
 /// Runs `kvtoll cost`.
 pub fn run(args: &Args) -> Result<Exit> {
     let format = args.shown.format()?;
-    let steps = Steps::of(&numbers("batch", &args.batch)?, &numbers("context", &args.context)?);
-    let rows = steps.batch.len() * args.model.len() * args.policy.len() * args.machine.len();
+    let (batches, contexts) = (numbers("batch", &args.batch)?, numbers("context", &args.context)?);
+    let counts = [batches.len(), contexts.len(), args.model.len(), args.policy.len(), args.machine.len()];
+    let rows = counts.into_iter().fold(1, usize::saturating_mul);
     if rows > MOST_ROWS {
         return Err(Error::usage(format!("expected at most {MOST_ROWS} steps, found {rows}"))
             .hint("take fewer batches or contexts"));
     }
+    let steps = Steps::of(&batches, &contexts);
     let (mut batches, mut failed) = (Vec::new(), None);
     let mut source = Source::of(args)?;
     for subject in subjects(args)? {

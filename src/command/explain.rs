@@ -10,7 +10,7 @@ use engine::error::{Result, unknown};
 use engine::model::Attention;
 use engine::reconcile::tables;
 use engine::replay::DEFINITIONS;
-use engine::serving::RULES;
+use engine::serving::{RULES, lower};
 use engine::unit::significant;
 use engine::{cache, machine, policy, schema};
 
@@ -22,7 +22,7 @@ use crate::{embedded, ingest};
 /// Arguments of `kvtoll explain`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A metric, policy stack, machine, model, query, format, table, price book, engine or column of `reconcile`
+    /// A metric, policy stack or placement, machine, model, query, format, table, price book, engine or column of `reconcile`
     pub name: String,
     /// The model that a policy stack acts on; see `kvtoll list models`
     #[arg(long, value_name = "MODEL")]
@@ -50,6 +50,7 @@ pub fn run(args: &Args) -> Result<Exit> {
     let texts: Vec<String> = [
         metric(name),
         stage(name)?,
+        placement(name),
         machine_preset(name)?,
         model_preset(name)?,
         query(name)?,
@@ -86,6 +87,7 @@ fn names() -> impl Iterator<Item = &'static str> {
     let caches = cache::ALL.iter().map(|kind| kind.name).chain(PRESETS.iter().map(|preset| preset.name));
     metrics
         .chain(policies)
+        .chain([PLACEMENT])
         .chain(caches)
         .chain(presets)
         .chain(ingest::ALL.iter().map(|format| format.name))
@@ -119,6 +121,25 @@ fn stage(name: &str) -> Result<Option<String>> {
     text.push_str("  predicted error, from a recording: kvtoll query STORE policy-error\n");
     text.push_str(&stack::published(name)?);
     Ok(Some(text))
+}
+
+/// The placement rule, by its name in a policy stack.
+const PLACEMENT: &str = "tier";
+
+fn placement(name: &str) -> Option<String> {
+    if name != PLACEMENT {
+        return None;
+    }
+    let mut text = format!("placement {}\n  {}\n", lower::FORM, lower::DOC);
+    for (option, default, doc) in lower::OPTIONS {
+        let _ = writeln!(text, "  {option} = {default}: {doc}");
+    }
+    text.push_str(
+        "  carried out by serving: it changes hits and time, and neither what a step stores and reads nor any error\n  \
+         source: kvtoll's own rules over the cache policies of `kvtoll list caches`\n  \
+         try: kvtoll replay STORE --model MODEL --machine MACHINE --policy 'full+tier(hbm,dram=1TB)'\n",
+    );
+    Some(text)
 }
 
 fn cache_policy(name: &str) -> Option<String> {

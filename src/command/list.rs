@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use clap::ValueEnum;
 use engine::error::Result;
+use engine::serving::lower;
 use engine::unit::{show_bandwidth, show_bytes};
 use engine::{cache, policy, serving};
 
@@ -101,7 +102,10 @@ fn policies() -> Result<Exit> {
         let params: Vec<String> = kind.params.iter().map(|param| format!("{}={}", param.name, param.default)).collect();
         if params.is_empty() { kind.name.to_owned() } else { format!("{}({})", kind.name, params.join(",")) }
     };
-    listed(&policy::ALL.iter().map(|kind| (params(kind), kind.doc.to_owned())).collect::<Vec<_>>())
+    let stages = policy::ALL.iter().map(|kind| (params(kind), kind.doc.to_owned()));
+    // Where blocks lie is decided by serving, and named in the same stack.
+    let placement = (lower::FORM.to_owned(), lower::DOC.to_owned());
+    listed(&stages.chain([placement]).collect::<Vec<_>>())
 }
 
 fn formats() -> Result<Exit> {

@@ -1,6 +1,7 @@
 //! `kvtoll replay`: stored requests under policies, on machines.
 
 pub(super) mod below;
+mod news;
 pub(super) mod sources;
 
 use std::collections::BTreeMap;
@@ -9,7 +10,6 @@ use std::path::{Path, PathBuf};
 
 use arrow::array::{AsArray, RecordBatch};
 use clap::Parser;
-use engine::cost::BLOCK_TOKENS;
 use engine::error::{Error, Result};
 use engine::model::Model;
 use engine::policy::{ErrorBudget, Measured, Stack};
@@ -19,11 +19,10 @@ use engine::replay::{Found, Run, Scenario, Source, Toll, edit, replay, tables, t
 use engine::schema::canonical::SOURCES;
 use engine::schema::hierarchy::{ATTENTION_READS, EQUAL_COST};
 use engine::schema::result::MISS_RATIO;
-use engine::serving::{Fate, Served};
-use engine::workload::Workload;
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
+use self::news::tell;
 use self::sources::{Load, available, choose, column, load, tell_pauses, with_requests};
 use super::cache::curve;
 use super::recorded::{self, Way};
@@ -150,7 +149,7 @@ pub struct Wanted {
     /// Split the mass of recorded blocks over their tokens by `column_sum`, so that selections choose single tokens
     #[arg(long)]
     pub split_blocks: bool,
-    /// Also compare hierarchies and links between accelerators at the price of the baseline scenario
+    /// Also compare hierarchies and links between accelerators at the cost of the baseline scenario
     #[arg(long)]
     pub equal_cost: bool,
     /// Fail the scenarios whose policy errs more on the recordings of the store, such as `p99_lost_mass<=0.05`
@@ -708,61 +707,4 @@ fn toll_all(sources: &[Source], variations: &[Scenario], refused: &[Option<Error
         None => toll_of(scenario, &sources[scenario.workload]),
     })
     .collect()
-}
-
-/// Says of which requests no time to first token is known, since they generate nothing.
-fn tell_silent(scenario: &Scenario, workload: &Workload, found: &Found) {
-    let users = found.outcome.served.iter().enumerate().filter(|(at, _)| !workload.is_added(*at));
-    let finished = users.map(|(_, served)| served).filter(|served| served.fate == Fate::Finished);
-    let (silent, heard): (Vec<&Served>, Vec<&Served>) = finished.partition(|served| served.ttft_ns.is_none());
-    if !silent.is_empty() {
-        talk::note(&format!(
-            "`{}`: {} of {} requests generate nothing and have no first token: what is said of it is of the other {}",
-            scenario.name,
-            silent.len(),
-            silent.len() + heard.len(),
-            heard.len()
-        ));
-    }
-}
-
-/// Says what failed and what is overloaded.
-fn tell(sources: &[Source], scenarios: &[Scenario], found: &[Result<Found>]) -> Exit {
-    let mut exit = Exit::Done;
-    for (scenario, found) in scenarios.iter().zip(found) {
-        match found {
-            Ok(found) => {
-                let unit = sources[scenario.workload].workload.unit_tokens;
-                if scenario.rules.prefix_cache && unit > 0 && !unit.is_multiple_of(BLOCK_TOKENS) {
-                    talk::warn(&format!(
-                        "`{}` shares no prefixes: the trace's blocks of {unit} tokens are no multiple of {BLOCK_TOKENS}",
-                        scenario.name
-                    ));
-                }
-                let rejected = found.outcome.served.iter().filter(|served| served.fate != Fate::Finished).count();
-                if rejected > 0 {
-                    talk::warn(&format!(
-                        "`{}` turned {rejected} of {} requests away; `request_costs.reason` says why",
-                        scenario.name,
-                        found.outcome.served.len()
-                    ));
-                }
-                tell_silent(scenario, &sources[scenario.workload].workload, found);
-                if let Some(load) = found.offered_load.filter(|&load| load > 1.0) {
-                    talk::warn(&format!(
-                        "`{}` is offered {load:.2} times what it can serve, so its queue grows to the end; lower `--rate`",
-                        scenario.name
-                    ));
-                }
-            }
-            Err(error) => {
-                exit = Exit::Failed;
-                talk::warn(&format!("`{}` failed: {error}", scenario.name));
-                if let Some(advice) = error.advice() {
-                    talk::note(&format!("  hint: {advice}"));
-                }
-            }
-        }
-    }
-    exit
 }

@@ -11,7 +11,7 @@ const GPT_OSS: &str = r#"{ "architectures": ["GptOssForCausalLM"], "model_type":
 
 const KIMI: &str = r#"{ "architectures": ["KimiK25ForConditionalGeneration"], "model_type": "kimi_k25", "text_config": {
   "model_type": "kimi_k2", "first_k_dense_replace": 1, "hidden_size": 7168, "intermediate_size": 18432,
-  "kv_lora_rank": 512, "moe_intermediate_size": 2048, "n_routed_experts": 384, "n_shared_experts": 1,
+  "kv_lora_rank": 512, "max_position_embeddings": 262144, "moe_intermediate_size": 2048, "n_routed_experts": 384, "n_shared_experts": 1,
   "num_attention_heads": 64, "num_experts_per_tok": 8, "num_hidden_layers": 61, "num_key_value_heads": 64,
   "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "vocab_size": 163840,
   "quantization_config": { "quant_method": "compressed-tensors", "format": "pack-quantized",
@@ -27,7 +27,7 @@ const NEMOTRON: &str = r#"{ "model_type": "nemotron_h", "conv_kernel": 4, "head_
 
 const LLAMA: &str = r#"{ "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096,
   "intermediate_size": 14336, "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
-  "tie_word_embeddings": false, "vocab_size": 128256 }"#;
+  "max_position_embeddings": 131072, "tie_word_embeddings": false, "vocab_size": 128256 }"#;
 
 #[test]
 fn a_configuration_is_the_preset_of_its_model() {
@@ -36,6 +36,7 @@ fn a_configuration_is_the_preset_of_its_model() {
         assert_eq!(found.groups, known.groups, "{preset}");
         assert_eq!((found.weights, found.hidden), (known.weights, known.hidden), "{preset}");
         assert_eq!(found.params().to_bits(), known.params().to_bits(), "{preset}");
+        assert!(found.context_tokens.is_some() && found.context_tokens == known.context_tokens, "{preset}");
         assert_eq!(found.certainty, Certainty::Published);
     }
 }

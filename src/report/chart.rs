@@ -199,7 +199,7 @@ fn text_width(text: &str) -> i32 {
     (ems * TEXT) as i32
 }
 
-/// The text cut to a width, with an ellipsis where something is missing.
+/// The text cut to a width, with an ellipsis where something is missing: behind a separator if one is near.
 fn fit(text: &str, width: i32) -> String {
     if text_width(text) <= width {
         return text.to_owned();
@@ -211,7 +211,8 @@ fn fit(text: &str, width: i32) -> String {
         }
         kept.push(letter);
     }
-    format!("{}…", kept.trim_end())
+    let near = kept.rfind(['+', ',', ' ']).map(|at| at + 1).filter(|end| 5 * end >= 3 * kept.len());
+    format!("{}…", kept[..near.unwrap_or(kept.len())].trim_end())
 }
 
 #[cfg(test)]

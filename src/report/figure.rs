@@ -17,6 +17,7 @@ use self::swings::swings;
 use super::chart::{
     self, Axis, Bar, Bars, Heat, Lines, Paint, Panel, Panels, Part, Point, STYLES, Scatter, Series, Size, escape,
 };
+use super::table::breakable;
 use super::{show, table};
 
 type Result<T> = std::result::Result<T, Error>;
@@ -44,23 +45,63 @@ impl Assumed {
     }
 }
 
+/// What figures know of the scenarios.
+#[derive(Debug, Clone)]
+pub(super) struct Scenarios {
+    /// Which rest on an assumption.
+    pub(super) assumed: Assumed,
+    /// The number of the first scenario with each policy, whose style the policy has where lines are those of policies.
+    pub(super) policies: BTreeMap<String, usize>,
+}
+
+/// How the rows of one figure look.
+struct Looks<'a> {
+    assumed: &'a Assumed,
+    /// Styles of policies; empty where the rows are of something else.
+    styles: BTreeMap<String, usize>,
+}
+
+impl Scenarios {
+    /// The looks of rows that belong to what `column` names. A policy without a scenario of its own among the styles gets
+    /// one that none of the others has.
+    fn looks(&self, rows: &Value, column: &str) -> Result<Looks<'_>> {
+        let mut styles = BTreeMap::new();
+        let mut others = Vec::new();
+        if column == "policy" {
+            for row in rows.try_iter()? {
+                let name = text(&row, column)?;
+                match self.policies.get(&name) {
+                    Some(&style) if style < STYLES => drop(styles.insert(name, style)),
+                    _ if others.contains(&name) => {}
+                    _ => others.push(name),
+                }
+            }
+        }
+        if !styles.is_empty() {
+            let taken: BTreeSet<usize> = styles.values().copied().collect();
+            styles.extend(others.into_iter().zip((0..).filter(|style| !taken.contains(style))));
+        }
+        Ok(Looks { assumed: &self.assumed, styles })
+    }
+}
+
 /// Adds the functions and filters to an environment.
-pub(super) fn install(environment: &mut Environment<'_>, assumed: Assumed) {
-    let assumed = Arc::new(assumed);
+pub(super) fn install(environment: &mut Environment<'_>, scenarios: Scenarios) {
+    let scenarios = Arc::new(scenarios);
     macro_rules! figure {
         ($name:literal, $function:ident) => {{
-            let assumed = Arc::clone(&assumed);
+            let scenarios = Arc::clone(&scenarios);
             environment.add_function($name, move |rows: Value, options: Kwargs| {
-                let drawn = $function(&rows, &options, &assumed)?;
+                let drawn = $function(&rows, &options, &scenarios)?;
                 options.assert_all_used()?;
                 // Figures of policies and recordings do not depend on the scenarios' inputs.
                 let by_scenario = rows.get_item_by_index(0).and_then(|row| row.get_attr("scenario_id"));
                 let is_by_scenario = by_scenario.is_ok_and(|id| !id.is_undefined());
                 let drawn = if is_by_scenario && options.get::<Option<String>>("series")?.as_deref() == Some("scenario")
                 {
-                    format!("<div class=\"by-scenario\">{drawn}</div>\n{}", assumed.note())
+                    format!("<div class=\"by-scenario\">{drawn}</div>\n{}", scenarios.assumed.note())
                 } else {
-                    drawn + if is_by_scenario { assumed.note() } else { "" }
+                    drawn + if is_by_scenario { scenarios.assumed.note() } else { "" }
                 };
                 Ok::<Value, Error>(Value::from_safe_string(drawn))
             });
@@ -204,15 +245,16 @@ impl Owner {
 }
 
 /// The owner of a row: the scenario by its number, or else the text of `column`, numbered as it appears in `known`.
-fn owner(row: &Value, column: &str, known: &[Owner], assumed: &Assumed) -> Result<Owner> {
+fn owner(row: &Value, column: &str, known: &[Owner], looks: &Looks<'_>) -> Result<Owner> {
     let name = text(row, column)?;
     let id = row.get_attr("scenario_id").ok().and_then(|id| u64::try_from(id).ok());
     if let Some(id) = id.filter(|_| column == "scenario") {
-        return Ok(Owner { name, short: id.to_string(), style: id as usize, is_assumed: assumed.contains(id) });
+        return Ok(Owner { name, short: id.to_string(), style: id as usize, is_assumed: looks.assumed.contains(id) });
     }
     let at = known.iter().position(|owner| owner.name == name).unwrap_or(known.len());
     let letter = char::from(b'a' + (at % 26) as u8).to_string();
-    Ok(Owner { name, short: letter, style: at, is_assumed: false })
+    let style = looks.styles.get(&name).copied().unwrap_or(at);
+    Ok(Owner { name, short: letter, style, is_assumed: false })
 }
 
 /// The place of an owner in the list, which grows if it is new.
@@ -236,7 +278,7 @@ fn legend(owners: &[Owner], in_drawing: bool) -> String {
     let mut html = format!("<ul class=\"legend{}\">", if in_drawing { " narrow" } else { "" });
     for owner in owners.iter().filter(|owner| owner.style < STYLES) {
         let badge = if owner.is_assumed { " <span class=\"badge\">assumed</span>" } else { "" };
-        let (name, short) = (escape(&owner.name), escape(&owner.short));
+        let (name, short) = (breakable(&owner.name), escape(&owner.short));
         let _ = write!(html, "<li><i class=\"s{}\"></i><b>{short}</b> {name}{badge}</li>", owner.style);
     }
     html.push_str("</ul>\n");
@@ -267,12 +309,13 @@ fn axis(options: &Kwargs, name: &str, column: &str) -> Result<Axis> {
 type Line = Vec<(f64, f64)>;
 
 /// The points of each owner, in the order in which the owners appear.
-fn points(rows: &Value, options: &Kwargs, assumed: &Assumed) -> Result<(Vec<Owner>, Vec<Line>)> {
+fn points(rows: &Value, options: &Kwargs, scenarios: &Scenarios) -> Result<(Vec<Owner>, Vec<Line>)> {
     let (x, y, series): (String, String, String) = (options.get("x")?, options.get("y")?, options.get("series")?);
+    let looks = scenarios.looks(rows, &series)?;
     let mut owners = Vec::new();
     let mut points: Vec<Line> = Vec::new();
     for row in rows.try_iter()? {
-        let owner = owner(&row, &series, &owners, assumed)?;
+        let owner = owner(&row, &series, &owners, &looks)?;
         let at = place(&mut owners, owner);
         points.resize(owners.len(), Vec::new());
         if let (Some(x), Some(y)) = (number(&row, &x)?, number(&row, &y)?) {
@@ -305,10 +348,10 @@ fn alike(owners: &[Owner], points: &[Line]) -> String {
     format!("<p class=\"note\">On one line: {}.</p>\n", several.join("; "))
 }
 
-fn lines(rows: &Value, options: &Kwargs, assumed: &Assumed) -> Result<String> {
+fn lines(rows: &Value, options: &Kwargs, scenarios: &Scenarios) -> Result<String> {
     let half = options.get::<Option<bool>>("half")?.unwrap_or(false);
     let stepped = options.get::<Option<bool>>("steps")?.unwrap_or(false);
-    let (owners, points) = points(rows, options, assumed)?;
+    let (owners, points) = points(rows, options, scenarios)?;
     let alike = alike(&owners, &points);
     let series = owners.iter().zip(points).map(|(owner, points)| Series {
         name: owner.full(),
@@ -330,9 +373,9 @@ fn lines(rows: &Value, options: &Kwargs, assumed: &Assumed) -> Result<String> {
 const PANELS: usize = 24;
 
 /// One small chart per scenario on the same scales; `behind` is the number of the scenario drawn behind all in grey.
-fn panels(rows: &Value, options: &Kwargs, assumed: &Assumed) -> Result<String> {
+fn panels(rows: &Value, options: &Kwargs, scenarios: &Scenarios) -> Result<String> {
     let behind: Option<u64> = options.get("behind")?;
-    let (owners, points) = points(rows, options, assumed)?;
+    let (owners, points) = points(rows, options, scenarios)?;
     let behind = behind.and_then(|id| owners.iter().position(|owner| owner.short == id.to_string()));
     let shown = owners.iter().zip(&points).take(PANELS);
     let chart = Panels {
@@ -347,13 +390,14 @@ fn panels(rows: &Value, options: &Kwargs, assumed: &Assumed) -> Result<String> {
     Ok(both(false, |size| chart::panels(&chart, size)) + &rest(chart.each.len(), owners.len()))
 }
 
-fn scatter(rows: &Value, options: &Kwargs, assumed: &Assumed) -> Result<String> {
+fn scatter(rows: &Value, options: &Kwargs, scenarios: &Scenarios) -> Result<String> {
     let (x, y, series): (String, String, String) = (options.get("x")?, options.get("y")?, options.get("series")?);
     let frontier: String = options.get("frontier")?;
+    let looks = scenarios.looks(rows, &series)?;
     let mut owners = Vec::new();
     let mut points = Vec::new();
     for row in rows.try_iter()? {
-        let owner = owner(&row, &series, &owners, assumed)?;
+        let owner = owner(&row, &series, &owners, &looks)?;
         if let (Some(x), Some(y)) = (number(&row, &x)?, number(&row, &y)?) {
             let on_frontier = field(&row, &frontier)?.is_true();
             let (name, short) = (owner.full(), owner.short.clone());
@@ -377,7 +421,7 @@ fn bar_name(row: &Value, owner: &Owner, detail: Option<&String>) -> Result<Strin
     })
 }
 
-fn bars(rows: &Value, options: &Kwargs, assumed: &Assumed) -> Result<String> {
+fn bars(rows: &Value, options: &Kwargs, scenarios: &Scenarios) -> Result<String> {
     let (label, value): (String, String) = (options.get("label")?, options.get("value")?);
     let detail: Option<String> = options.get("detail")?;
     let marks: Vec<(String, String)> =
@@ -386,10 +430,11 @@ fn bars(rows: &Value, options: &Kwargs, assumed: &Assumed) -> Result<String> {
     let price: Option<String> = options.get("price")?;
     let unit = options.get::<Option<String>>("unit")?.unwrap_or_else(|| show::unit(&value).to_owned());
     let half = options.get::<Option<bool>>("half")?.unwrap_or(false);
+    let looks = scenarios.looks(rows, &label)?;
     let mut owners = Vec::new();
     let mut drawn = Vec::new();
     for row in rows.try_iter()? {
-        let owner = owner(&row, &label, &owners, assumed)?;
+        let owner = owner(&row, &label, &owners, &looks)?;
         let name = bar_name(&row, &owner, detail.as_ref())?;
         let mut marked = Vec::new();
         for (name, column) in &marks {
@@ -453,7 +498,7 @@ fn part(name: &str, value: f64) -> Part {
 }
 
 /// Bars of parts: either one row a part (`part` and `value` name columns), or one row a bar (`parts` names columns).
-fn stacks(rows: &Value, options: &Kwargs, assumed: &Assumed) -> Result<String> {
+fn stacks(rows: &Value, options: &Kwargs, scenarios: &Scenarios) -> Result<String> {
     let label: String = options.get("label")?;
     let columns: Option<Vec<String>> = options.get("parts")?;
     let half = options.get::<Option<bool>>("half")?.unwrap_or(false);
@@ -462,11 +507,12 @@ fn stacks(rows: &Value, options: &Kwargs, assumed: &Assumed) -> Result<String> {
     let measure = columns.iter().flatten().chain(long.iter().map(|long| &long.1)).next();
     let unit = measure.map_or("", |column| show::unit(column)).to_owned();
     let detail: Option<String> = options.get("detail")?;
+    let looks = scenarios.looks(rows, &label)?;
     let mut owners = Vec::new();
     let mut stacked: Vec<Bar> = Vec::new();
     let mut present: Vec<Part> = Vec::new();
     for row in rows.try_iter()? {
-        let owner = owner(&row, &label, &owners, assumed)?;
+        let owner = owner(&row, &label, &owners, &looks)?;
         let name = bar_name(&row, &owner, detail.as_ref())?;
         place(&mut owners, owner);
         // Rows of one bar stand together.
@@ -510,7 +556,7 @@ fn stacks(rows: &Value, options: &Kwargs, assumed: &Assumed) -> Result<String> {
 const HEAT: (usize, usize) = (6000, 24);
 
 /// A heat map: `row` and `column` name columns that say where `value` stands.
-fn heat(rows: &Value, options: &Kwargs, _: &Assumed) -> Result<String> {
+fn heat(rows: &Value, options: &Kwargs, _: &Scenarios) -> Result<String> {
     let (row, column, value): (String, String, String) =
         (options.get("row")?, options.get("column")?, options.get("value")?);
     let mut columns: Vec<String> = Vec::new();

@@ -21,7 +21,7 @@ const ROWS: usize = 24;
 /// Letters of a name where there is little room.
 const LETTERS: usize = 64;
 
-/// Adds `cells`, `sample`, `td`, `short` and `words`.
+/// Adds `cells`, `sample`, `td`, `breakable`, `short` and `words`.
 pub(super) fn install(environment: &mut Environment<'_>) {
     environment.add_filter("cells", |rows: Value, columns: Value| cells(&rows, &columns).map(Value::from_safe_string));
     environment.add_filter("sample", |rows: Value, columns: usize| sample(&rows, columns));
@@ -30,6 +30,7 @@ pub(super) fn install(environment: &mut Environment<'_>) {
         options.assert_all_used()?;
         Ok::<Value, Error>(Value::from_safe_string(td(&value, &unit, missing.as_deref())))
     });
+    environment.add_filter("breakable", |value: Value| Value::from_safe_string(breakable(&value.to_string())));
     environment.add_filter("short", |value: Value| short(&value.to_string()));
     environment.add_filter("words", |value: Value| value.to_string().replace('_', " "));
 }
@@ -51,7 +52,8 @@ fn cells(rows: &Value, columns: &Value) -> Result<String> {
         }
         for (name, numeric) in &names {
             let value = row.get_attr(name)?;
-            let shown = escape(&cell_of(&row, name)?);
+            let shown = cell_of(&row, name)?;
+            let shown = if *numeric { escape(&shown) } else { parted(&shown) };
             let exact = number_of(&value).filter(|_| *numeric);
             let _ = match exact {
                 Some(exact) => write!(html, "<td data-v=\"{exact}\">{shown}</td>"),
@@ -91,6 +93,64 @@ fn td(value: &Value, unit: &str, missing: Option<&str>) -> String {
     }
 }
 
+/// Letters without a place to break at most.
+const UNBROKEN: usize = 32;
+
+/// A name that breaks between its words and the stages of a stack first, within a stage between its parameters, and within
+/// a word only where that is very long.
+pub(super) fn breakable(text: &str) -> String {
+    let mut html = String::with_capacity(text.len());
+    for unit in units(text) {
+        let unit = parted(unit);
+        if unit.contains("<wbr>") {
+            let _ = write!(html, "<span class=\"u\">{unit}</span>");
+        } else {
+            html.push_str(&unit);
+            html.push_str(if unit.ends_with('+') { "<wbr>" } else { "" });
+        }
+    }
+    html
+}
+
+/// Words with the blanks after them, and the stages of stacks with their `+`; nothing is cut within brackets.
+fn units(text: &str) -> Vec<&str> {
+    let (mut units, mut start, mut depth) = (Vec::new(), 0, 0_i32);
+    for (at, letter) in text.char_indices() {
+        depth += i32::from(letter == '(') - i32::from(letter == ')');
+        if depth <= 0 && (letter == '+' || letter.is_whitespace()) {
+            // A blank stands by itself, so that a line may end there.
+            let ends = if letter == '+' { [at + 1, at + 1] } else { [at, at + letter.len_utf8()] };
+            for end in ends {
+                units.extend(Some(&text[start..end]).filter(|unit| !unit.is_empty()));
+                start = end;
+            }
+        }
+    }
+    units.extend(Some(&text[start..]).filter(|unit| !unit.is_empty()));
+    units
+}
+
+/// Text with places to break behind separators, and within what would be very long without one.
+fn parted(text: &str) -> String {
+    let mut html = String::with_capacity(text.len());
+    let (mut unbroken, mut before) = (0, ' ');
+    let mut letters = text.chars().peekable();
+    while let Some(letter) = letters.next() {
+        html.push_str(&escape(letter.encode_utf8(&mut [0; 4])));
+        unbroken = if letter.is_whitespace() { 0 } else { unbroken + 1 };
+        let next = letters.peek().copied().filter(|next| !next.is_whitespace());
+        // The comma of a number is no separator.
+        let is_number = letter == ',' && before.is_ascii_digit() && next.is_some_and(|next| next.is_ascii_digit());
+        let is_separator = matches!(letter, '+' | ',' | '(' | '*' | ';' | '/') && !is_number;
+        if next.is_some() && (is_separator || unbroken == UNBROKEN) {
+            html.push_str("<wbr>");
+            unbroken = 0;
+        }
+        before = letter;
+    }
+    html
+}
+
 /// A name that fits into a cell or a button; what is left out is replaced by an ellipsis.
 fn short(text: &str) -> String {
     if text.chars().count() <= LETTERS {
@@ -119,6 +179,26 @@ mod tests {
         assert!(kept.len() <= CELLS / 12 + 1 && kept.len() > 50, "{}", kept.len());
         assert_eq!((kept[0].clone(), kept[kept.len() - 1].clone()), (Value::from(0), Value::from(999)));
         assert_eq!(sample(&Value::from(Vec::<i64>::new()), 3).unwrap().len(), 0);
+    }
+
+    #[test]
+    fn a_stack_breaks_between_its_stages() {
+        assert_eq!(
+            breakable("snapkv(budget=25%)+fp8+grade(hot=20%:bf16, rest=fp8) on h200"),
+            "<span class=\"u\">snapkv(<wbr>budget=25%)+</span>fp8+<wbr><span class=\"u\">grade(<wbr>hot=20%:bf16, \
+             rest=fp8)</span> on h200"
+        );
+        assert_eq!(breakable("h200*hbm_bw=2"), "<span class=\"u\">h200*<wbr>hbm_bw=2</span>");
+        assert_eq!(breakable("a<b & \"c\""), "a&lt;b &amp; &quot;c&quot;");
+        assert_eq!(breakable("12,031 requests"), "12,031 requests");
+        assert_eq!(breakable("SnapKV + TurboQuant"), "SnapKV +<wbr> TurboQuant");
+        assert_eq!(parted("fp8+int4(group=32)"), "fp8+<wbr>int4(<wbr>group=32)");
+        let long = parted(&"x".repeat(70));
+        assert!(long.split("<wbr>").all(|part| part.len() <= UNBROKEN) && long.matches("<wbr>").count() == 2, "{long}");
+        // Nothing is lost, whatever brackets there are.
+        for text in ["a)+(b", "((", "ü +(", "", " ", "a  b"] {
+            assert_eq!(units(text).concat(), text);
+        }
     }
 
     #[test]

@@ -1,9 +1,12 @@
 //! The verdict in words, and the grid of key figures.
 
+mod limits;
+
 use minijinja::value::{Serde, Value};
 use minijinja::{Environment, Error, ErrorKind};
 use serde::{Deserialize, Serialize};
 
+use self::limits::{limits, named};
 use super::show;
 
 /// Adds `verdict(rows of summary)` and `grid(rows of metrics, names)`.
@@ -31,13 +34,17 @@ struct Row {
     lost_mass_ratio: Option<f64>,
     quantization_error_ratio: Option<f64>,
     loss_recording: Option<String>,
+    unknown_loss: Option<String>,
+    context_limit_tokens: Option<u64>,
+    longest_request_tokens: Option<u64>,
+    beyond_context_requests: Option<u64>,
     certainty: String,
 }
 
 /// A sentence under a business lens; its parts are plain, or stressed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Sentence {
-    /// Price, steadiness, memory, or what limits the verdict.
+    /// Cost, steadiness, memory, or what limits the verdict.
     lens: &'static str,
     parts: Vec<Piece>,
 }
@@ -71,7 +78,7 @@ struct Lens {
 
 const LENSES: [Lens; 4] = [
     Lens {
-        name: "Price",
+        name: "Cost",
         lead: "The cheapest tokens come from ",
         figure: "per million output tokens",
         unit: "USD/Mtok",
@@ -79,7 +86,7 @@ const LENSES: [Lens; 4] = [
         of: |row| row.usd_per_mtok_output,
     },
     Lens {
-        name: "Price, full load",
+        name: "Cost, full load",
         lead: "If requests came just as fast as they can be served, the cheapest tokens would come from ",
         figure: "per million output tokens at full load",
         unit: "USD/Mtok",
@@ -140,7 +147,7 @@ fn overload(done: &[&Row]) -> Option<Sentence> {
             plain(" is offered "),
             strong(times(*load)),
             plain(
-                " what it can serve: its queue grows to the end, so its latencies and prices describe the backlog and \
+                " what it can serve: its queue grows to the end, so its latencies and costs describe the backlog and \
                  are not ranked.",
             ),
         ],
@@ -155,7 +162,7 @@ fn overload(done: &[&Row]) -> Option<Sentence> {
             }
             parts.push(plain(
                 " are offered so many times what they can serve: their queues grow to the end, so their latencies and \
-                 prices describe the backlog and are not ranked.",
+                 costs describe the backlog and are not ranked.",
             ));
             parts
         }
@@ -166,32 +173,46 @@ fn overload(done: &[&Row]) -> Option<Sentence> {
 /// The change below which two figures are the same, as in the query `metrics`: no model here is more exact.
 const SAME: f64 = 0.01;
 
+/// A scenario with its figure.
+type Scored<'a> = (&'a Row, f64);
+
+/// The scenario that a sentence names under a lens.
+struct Choice<'a> {
+    best: Scored<'a>,
+    /// The baseline, if it has the figure.
+    reference: Option<Scored<'a>>,
+    /// Whether nothing beats the baseline by enough, so that it is the one named.
+    is_tied: bool,
+    /// What has less and was passed over, since nobody knows what it loses.
+    passed: Option<Scored<'a>>,
+}
+
+fn least_of<'a>(known: impl Iterator<Item = Scored<'a>>) -> Option<Scored<'a>> {
+    known.reduce(|a, b| if b.1 < a.1 { b } else { a })
+}
+
+/// The least figure; but a scenario of known loss that beats the baseline goes before any of unknown loss.
+fn choose<'a>(known: &[Scored<'a>], baseline: Option<&Row>) -> Option<Choice<'a>> {
+    let first = least_of(known.iter().copied())?;
+    let reference = known.iter().copied().find(|(row, _)| baseline.is_some_and(|base| std::ptr::eq(*row, base)));
+    let beats = |value: f64| reference.is_none_or(|(_, from)| value <= from * (1.0 - SAME));
+    let sure = least_of(known.iter().copied().filter(|(row, _)| row.unknown_loss.is_none()));
+    let sure = sure.filter(|(_, value)| first.0.unknown_loss.is_some() && beats(*value));
+    let pick = sure.unwrap_or(first);
+    let tied = reference.filter(|_| !beats(pick.1));
+    let passed = sure.map(|_| first).filter(|(_, value)| *value <= pick.1 * (1.0 - SAME));
+    Some(Choice { best: tied.unwrap_or(pick), reference, is_tied: tied.is_some(), passed })
+}
+
 fn best(lens: &Lens, done: &[&Row], baseline: Option<&Row>) -> Option<Sentence> {
     let fair = |row: &Row| !(lens.of_queue && is_overloaded(row));
-    let known: Vec<(&Row, f64)> =
+    let known: Vec<Scored<'_>> =
         done.iter().filter(|row| fair(row)).filter_map(|row| Some((*row, (lens.of)(row)?))).collect();
-    let (first, least) = known.iter().copied().reduce(|a, b| if b.1 < a.1 { b } else { a })?;
-    let reference = known.iter().copied().find(|(row, _)| baseline.is_some_and(|base| std::ptr::eq(*row, base)));
-    let tied = reference.filter(|(_, value)| least > value * (1.0 - SAME));
-    let (row, value) = tied.unwrap_or((first, least));
-    let mut parts = Vec::new();
-    if let Some((_, value)) = tied.filter(|_| known.len() > 1) {
-        let all = known.iter().all(|(_, other)| (other - value).abs() <= SAME * value.abs());
-        let beaten = "No scenario beats the baseline by 1% or more";
-        parts.push(plain(if all { "No scenario differs by 1% or more from the baseline" } else { beaten }));
-        if row.scenario != "baseline" {
-            parts.extend([plain(" ("), strong(&row.scenario), plain(")")]);
-        }
-    } else {
-        parts.extend([plain(if tied.is_some() { "" } else { lens.lead }), strong(&row.scenario)]);
-        let near = known.iter().filter(|(other, at)| !std::ptr::eq(*other, row) && *at < least / (1.0 - SAME));
-        let near: Vec<&str> = near.map(|(other, _)| other.scenario.as_str()).collect();
-        if tied.is_none() && !near.is_empty() {
-            parts.push(plain(format!(" (and, less than 1% behind, {})", near.join(", "))));
-        }
-    }
+    let choice = choose(&known, baseline)?;
+    let (row, value) = choice.best;
+    let mut parts = named_first(lens, &known, &choice);
     parts.extend([plain(": "), strong(show::figure(value, lens.unit)), plain(format!(" {}", lens.figure))]);
-    if let Some((_, from)) = reference.filter(|(_, from)| tied.is_none() && *from > 0.0) {
+    if let Some((_, from)) = choice.reference.filter(|(_, from)| !choice.is_tied && *from > 0.0) {
         let change = show::change(value / from - 1.0);
         let word = if change.ends_with("less") { "than" } else { "against" };
         parts.push(plain(format!(", {change} {word} the baseline's {}", show::figure(from, lens.unit))));
@@ -199,9 +220,55 @@ fn best(lens: &Lens, done: &[&Row], baseline: Option<&Row>) -> Option<Sentence> 
         parts.push(plain(", while the baseline is overloaded"));
     }
     parts.extend(loss(row));
+    if let Some((other, value)) = choice.passed {
+        let figure = show::figure(value, lens.unit);
+        parts.extend([
+            plain("; "),
+            strong(&other.scenario),
+            plain(format!(" would come to {figure}, but its loss is unknown here")),
+        ]);
+    }
     let all_assumed = done.iter().all(|row| is_assumed(row));
     parts.push(plain(if is_assumed(row) && !all_assumed { " (rests on an assumption)." } else { "." }));
     Some(Sentence { lens: lens.name, parts })
+}
+
+/// The sentence up to the figure: who is best, and who is as good.
+fn named_first(lens: &Lens, known: &[Scored<'_>], choice: &Choice<'_>) -> Vec<Piece> {
+    let (row, value) = choice.best;
+    if choice.is_tied && known.len() > 1 {
+        let all = known.iter().all(|(_, other)| (other - value).abs() <= SAME * value.abs());
+        let beaten = "No scenario beats the baseline by 1% or more";
+        let mut parts = vec![plain(if all { "No scenario differs by 1% or more from the baseline" } else { beaten })];
+        if row.scenario != "baseline" {
+            parts.extend([plain(" ("), strong(&row.scenario), plain(")")]);
+        }
+        return parts;
+    }
+    if choice.is_tied {
+        return vec![strong(&row.scenario)];
+    }
+    let lead = match (&choice.passed, lens.lead.split_at_checked(1)) {
+        (Some(_), Some((letter, rest))) => format!("Where the loss is known, {}{rest}", letter.to_lowercase()),
+        _ => lens.lead.to_owned(),
+    };
+    let mut parts = vec![plain(lead), strong(&row.scenario)];
+    let is_near = |(other, at): &&Scored<'_>| {
+        !std::ptr::eq(*other, row) && *at < value / (1.0 - SAME) && *at > value * (1.0 - SAME)
+    };
+    let near: Vec<&Scored<'_>> = known.iter().filter(is_near).collect();
+    let behind = if near.iter().any(|(_, at)| *at < value) { "within 1%" } else { "less than 1% behind" };
+    let near: Vec<String> = near
+        .iter()
+        .map(|(other, _)| match other.unknown_loss {
+            Some(_) => format!("{} of unknown loss", other.scenario),
+            None => other.scenario.clone(),
+        })
+        .collect();
+    if !near.is_empty() {
+        parts.push(plain(format!(" (and, {behind}, {})", near.join(", "))));
+    }
+    parts
 }
 
 /// What the scenario's policy loses, and on which recording that was measured where it is not of the scenario's model.
@@ -214,10 +281,19 @@ fn loss(row: &Row) -> Vec<Piece> {
         parts
             .push(plain(format!("; its number format moves the attention output by {}", show::figure(error, "ratio"))));
     }
+    let is_measured = !parts.is_empty();
+    if row.unknown_loss.is_some() {
+        parts.push(plain("; "));
+        parts.push(strong(if is_measured {
+            "the rest of its loss is unknown here"
+        } else {
+            "its loss is unknown here"
+        }));
+    }
     // A recording's name begins with its model's, as the engine tells them apart; its grade stands in brackets.
     let is_own = |name: &str| name.to_lowercase().starts_with(&row.model.to_lowercase());
     let foreign = row.loss_recording.as_deref().filter(|name| !name.split(", ").all(is_own));
-    if let Some(name) = foreign.filter(|_| !parts.is_empty()) {
+    if let Some(name) = foreign.filter(|_| is_measured) {
         let name = name.split(" (").next().filter(|_| !name.contains(", ")).unwrap_or(name);
         parts.push(plain(format!(" (measured on a recording of {name}, not of this model)")));
     }
@@ -226,40 +302,6 @@ fn loss(row: &Row) -> Vec<Piece> {
 
 fn is_assumed(row: &Row) -> bool {
     row.certainty == "assumed"
-}
-
-/// A sentence that ends in the names of the scenarios that it is about; none where it is about none.
-fn named(lens: &'static str, found: &[&Row], text: &str) -> Option<Sentence> {
-    let names: Vec<&str> = found.iter().map(|row| row.scenario.as_str()).collect();
-    let parts = vec![plain(text), strong(names.join(", ")), plain(".")];
-    (!found.is_empty()).then_some(Sentence { lens, parts })
-}
-
-/// What the reader must know before believing the rest.
-fn limits(rows: &[Row], done: &[&Row], baseline: Option<&Row>) -> Vec<Sentence> {
-    let mut sentences = Vec::new();
-    let mut say = |lens, found: Vec<&Row>, text: &str| sentences.extend(named(lens, &found, text));
-    if rows.is_empty() {
-        return Vec::new();
-    }
-    let pick = |keep: &dyn Fn(&Row) -> bool| done.iter().copied().filter(|row| keep(row)).collect::<Vec<&Row>>();
-    let is_mute = |row: &Row| row.output_tokens_per_s.is_some_and(|speed| speed <= 0.0);
-    let unpriced = pick(&|row| row.usd_per_mtok_output.is_none() && !is_mute(row));
-    say("No price", unpriced, "Not ranked by price, because none is disclosed: ");
-    say("No output", pick(&is_mute), "Not ranked by price or steadiness, because no token was generated: ");
-    let assumed = pick(&is_assumed);
-    let all_assumed = assumed.len() == done.len();
-    say("Certainty", if all_assumed { Vec::new() } else { assumed }, "Figures rest on an assumption in ");
-    say("Failed", rows.iter().filter(|row| row.status != "ok").collect(), "Not replayed: ");
-    if all_assumed && !done.is_empty() {
-        let text = "Every scenario rests on at least one assumed input; the last section names them.";
-        sentences.push(Sentence { lens: "Certainty", parts: vec![plain(text)] });
-    }
-    if baseline.is_none() {
-        let text = "The baseline has no figures, so that no change can be shown.";
-        sentences.push(Sentence { lens: "Baseline", parts: vec![plain(text)] });
-    }
-    sentences
 }
 
 /// A row of `metrics`.

@@ -273,6 +273,10 @@ fn scenario_rows(scenarios: &[Scenario<'_>]) -> Vec<Vec<Cell>> {
             error,
             ok.then_some(0.6),
             if id == 3 { "assumed" } else { "published" },
+            ["nothing", "precision", "tokens,precision", "nothing", "nothing"][id],
+            131_072u32,
+            140_000u64,
+            if id == 2 { 3u64 } else { 0 },
         ]
     };
     scenarios.iter().enumerate().map(row).collect()
@@ -362,7 +366,7 @@ fn definition_rows() -> Vec<Vec<Cell>> {
         plain("p99_itl_ms", "ms", "lower", "99th percentile of the gap between two tokens."),
         plain("utilisation_ratio", "ratio", "higher", "Busy engine time over the span."),
         ratio("hit_tokens_ratio", "prompt tokens of all requests"),
-        plain("usd_total", "USD", "lower", "Price of all accelerators over the span."),
+        plain("usd_total", "USD", "lower", "Cost of all accelerators over the span."),
         plain("kv_capacity_tokens", "tokens", "higher", "Context tokens that fit."),
         plain("duration_s", "s", "lower", "First arrival to last token."),
         plain("output_tokens", "tokens", "neither", "Tokens generated."),
@@ -375,8 +379,8 @@ fn definition_rows() -> Vec<Vec<Cell>> {
         plain("gross_margin_ratio", "ratio", "higher", "Profit over revenue."),
         plain("goodput_requests_per_s", "requests/s", "higher", "Requests served as promised."),
         plain("goodput_ratio", "ratio", "higher", "Their share of all requests."),
-        plain("usd_per_mtok_total", "USD/Mtok", "lower", "Price per million tokens read or written."),
-        plain("usd_per_mtok_input", "USD/Mtok", "lower", "Price per million prompt tokens."),
+        plain("usd_per_mtok_total", "USD/Mtok", "lower", "Cost per million tokens read or written."),
+        plain("usd_per_mtok_input", "USD/Mtok", "lower", "Cost per million prompt tokens."),
         plain("usd_per_mtok_output", "USD/Mtok", "lower", "Price per million output tokens."),
         plain("usd_per_mtok_output_saturated", "USD/Mtok", "lower", "The same at full load."),
         plain("energy_j_per_output_token", "J", "lower", "All-in energy per output token."),

@@ -18,11 +18,16 @@ use parquet::file::page_index::offset_index::{OffsetIndexMetaData, PageLocation}
 use parquet::file::writer::{SerializedPageWriter, TrackedWrite};
 use parquet::schema::types::ColumnDescPtr;
 
+use super::checksums::seal;
+
 /// The most rows of a page, as the general writer has them.
 const PAGE_ROWS: u32 = 20_000;
 
 /// A page ends with the row that brings it so many ids.
 const PAGE_IDS: usize = 1 << 17;
+
+/// About as much as the header of a page takes.
+const HEADER: usize = 64;
 
 /// Differences that share a least one, and those that share a number of bits.
 const BLOCK: usize = 128;
@@ -34,7 +39,7 @@ pub(super) struct Ids {
     codec: Compression,
     zstd: zstd::bulk::Compressor<'static>,
     page: OpenPage,
-    written: TrackedWrite<Vec<u8>>,
+    written: Vec<u8>,
     places: Vec<PageLocation>,
     rows: u64,
     levels: u64,
@@ -73,7 +78,7 @@ impl Ids {
             codec,
             zstd: zstd::bulk::Compressor::new(level)?,
             page: OpenPage::default(),
-            written: TrackedWrite::new(Vec::new()),
+            written: Vec::new(),
             places: Vec::new(),
             rows: 0,
             levels: 0,
@@ -83,7 +88,7 @@ impl Ids {
 
     /// About how many bytes the column takes so far.
     pub(super) fn bytes(&self) -> usize {
-        self.written.bytes_written() + self.page.ids.len()
+        self.written.len() + self.page.ids.len()
     }
 
     /// Adds the rows of an array.
@@ -122,6 +127,7 @@ impl Ids {
         page.definition.encode(if self.column.max_def_level() > 1 { 2 } else { 1 }, &mut plain);
         pack(&page.ids, &mut plain);
         let packed = self.zstd.compress(&plain).map_err(|error| ParquetError::External(Box::new(error)))?;
+        let length = packed.len();
         let data = Page::DataPage {
             buf: packed.into(),
             num_values: levels,
@@ -130,13 +136,18 @@ impl Ids {
             rep_level_encoding: Encoding::RLE,
             statistics: None,
         };
-        let spec = SerializedPageWriter::new(&mut self.written).write_page(CompressedPage::new(data, plain.len()))?;
+        let mut written = TrackedWrite::new(Vec::with_capacity(length + HEADER));
+        let spec = SerializedPageWriter::new(&mut written).write_page(CompressedPage::new(data, plain.len()))?;
+        let written = written.into_inner()?;
+        let (header, data) = written.split_at(written.len() - length);
+        let offset = self.written.len() as i64;
+        let grown = seal(header, data, &mut self.written)?;
         self.places.push(PageLocation {
-            offset: spec.offset as i64,
-            compressed_page_size: spec.compressed_size as i32,
+            offset,
+            compressed_page_size: (spec.compressed_size + grown) as i32,
             first_row_index: self.rows as i64,
         });
-        self.uncompressed += spec.uncompressed_size as u64;
+        self.uncompressed += (spec.uncompressed_size + grown) as u64;
         self.rows += u64::from(page.rows);
         self.levels += u64::from(levels);
         page.rows = 0;
@@ -150,7 +161,7 @@ impl Ids {
     pub(super) fn close(mut self) -> Result<(Bytes, ColumnCloseResult)> {
         self.end_page()?;
         let count = self.places.len() as i32;
-        let bytes: Bytes = self.written.into_inner()?.into();
+        let bytes: Bytes = self.written.into();
         let pages =
             PageEncodingStats { page_type: PageType::DATA_PAGE, encoding: Encoding::DELTA_BINARY_PACKED, count };
         let encodings = [Encoding::RLE, Encoding::DELTA_BINARY_PACKED];

@@ -8,6 +8,8 @@ use engine::error::{Error, Result};
 use engine::schema;
 use serde::{Deserialize, Serialize};
 
+use crate::wording;
+
 /// One state of a store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
@@ -142,10 +144,18 @@ pub(super) fn latest(root: &Path) -> Result<Option<Manifest>> {
         .max();
     let Some(number) = number else { return Ok(None) };
     let path = root.join(format!("manifest-{number}.json"));
-    let damaged = |why: String| Error::data(format!("`{}` is no manifest of a store: {why}", path.display()));
+    let damaged = |why: String| {
+        Error::data(format!("`{}` is no manifest of a store: {why}", path.display())).hint(
+            "bring the file back from a copy, or ingest again into a new store; the manifest of the next lower number is \
+             the store before its last write",
+        )
+    };
     let text = fs::read(&path).map_err(|error| damaged(error.to_string()))?;
+    let text = String::from_utf8(text).map_err(|_| damaged("expected text in UTF-8, found other bytes".to_owned()))?;
+    let file = path.file_name().unwrap_or_default().to_string_lossy();
+    let wrong = |error: Error| damaged(error.to_string());
     // The version comes first: a manifest of another version may have another shape.
-    let version: Version = serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()))?;
+    let version: Version = wording::json(&text, &file, 1).map_err(wrong)?;
     if version.schema != schema::VERSION {
         return Err(Error::data(format!(
             "expected schema version {} in `{}`, found {}",
@@ -155,7 +165,7 @@ pub(super) fn latest(root: &Path) -> Result<Option<Manifest>> {
         ))
         .hint("ingest the files again into a new store"));
     }
-    let manifest: Manifest = serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()))?;
+    let manifest: Manifest = wording::json(&text, &file, 1).map_err(wrong)?;
     if manifest.number != number {
         return Err(damaged(format!("expected number {number} in it, found {}", manifest.number)));
     }

@@ -3,13 +3,14 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use arrow::array::{AsArray, RecordBatch};
 use arrow::datatypes::{DataType, SchemaRef};
 use engine::error::{Error, Result};
-use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
-use parquet::arrow::arrow_writer::{ArrowColumnWriter, ArrowRowGroupWriterFactory, compute_leaves};
+use parquet::arrow::arrow_writer::{ArrowColumnWriter, ArrowRowGroupWriterFactory, PageStoreFactory, compute_leaves};
+use parquet::arrow::{ArrowWriter, ProjectionMask};
 use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::errors::ParquetError;
 use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesBuilder};
@@ -17,6 +18,7 @@ use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::ColumnPath;
 use sha2::{Digest, Sha256};
 
+use super::checksums::{Columns, Pages};
 use super::ids::{self, Ids};
 use crate::unbroken::{each_sound, sound};
 
@@ -39,6 +41,7 @@ pub(super) struct Part {
     schema: SchemaRef,
     file: SerializedFileWriter<Hashing>,
     columns: ArrowRowGroupWriterFactory,
+    pages: Arc<Columns>,
     group: Option<Group>,
     rows: u64,
 }
@@ -53,7 +56,7 @@ struct Group {
 /// A column of a row group; a field of structures has several.
 #[derive(Debug)]
 enum Column {
-    Plain(Box<ArrowColumnWriter>),
+    Plain(Box<ArrowColumnWriter>, Pages),
     Ids(Box<Ids>),
 }
 
@@ -81,7 +84,9 @@ impl Part {
         let writer = ArrowWriter::try_new(hashing, schema.clone(), Some(properties));
         let writer = writer.and_then(ArrowWriter::into_serialized_writer);
         let (file, columns) = writer.map_err(|error| unwritten(&path, &error))?;
-        Ok(Self { path, schema, file, columns, group: None, rows: 0 })
+        let pages = Arc::new(Columns::default());
+        let columns = columns.with_page_store_factory(Arc::clone(&pages) as Arc<dyn PageStoreFactory>);
+        Ok(Self { path, schema, file, columns, pages, group: None, rows: 0 })
     }
 
     pub(super) fn schema(&self) -> &SchemaRef {
@@ -99,7 +104,7 @@ impl Part {
         while from < batch.num_rows() {
             let group = match &mut self.group {
                 Some(group) => group,
-                none => none.insert(Group::new(&self.file, &self.columns, &self.schema)?),
+                none => none.insert(Group::new(&self.file, (&self.columns, &self.pages), &self.schema)?),
             };
             let count = group.room().min(batch.num_rows() - from);
             group.write(&self.schema, &batch.slice(from, count))?;
@@ -115,13 +120,11 @@ impl Part {
         let Some(group) = self.group.take() else { return Ok(()) };
         let mut out = self.file.next_row_group()?;
         for column in group.columns {
-            match column {
-                Column::Plain(writer) => writer.close()?.append_to_row_group(&mut out)?,
-                Column::Ids(ids) => {
-                    let (bytes, close) = ids.close()?;
-                    out.append_column(&bytes, close)?;
-                }
-            }
+            let (bytes, close) = match column {
+                Column::Plain(writer, pages) => pages.close(writer.close()?.close().clone())?,
+                Column::Ids(ids) => ids.close()?,
+            };
+            out.append_column(&bytes, close)?;
         }
         out.close().map(drop)
     }
@@ -147,29 +150,31 @@ fn unwritten(path: &Path, error: &ParquetError) -> Error {
 impl Group {
     fn new(
         file: &SerializedFileWriter<Hashing>,
-        columns: &ArrowRowGroupWriterFactory,
+        (columns, pages): (&ArrowRowGroupWriterFactory, &Columns),
         schema: &SchemaRef,
     ) -> std::result::Result<Self, ParquetError> {
         let leaves = file.schema_descr();
         let writers = columns.create_column_writers(file.flushed_row_groups().len())?;
-        let column = |(at, writer): (usize, ArrowColumnWriter)| -> std::result::Result<Column, ParquetError> {
-            let is_ids = schema.fields().get(leaves.get_column_root_idx(at)).is_some_and(|field| ids::fits(field));
-            Ok(if is_ids {
-                let descriptor = leaves.column(at);
-                let codec = file.properties().compression(descriptor.path());
-                Column::Ids(Box::new(Ids::new(descriptor, codec, LEVEL)?))
-            } else {
-                Column::Plain(Box::new(writer))
-            })
-        };
-        let columns = writers.into_iter().enumerate().map(column).collect::<std::result::Result<_, _>>()?;
+        let pages = pages.begun();
+        let column =
+            |(at, (writer, pages)): (usize, (ArrowColumnWriter, Pages))| -> std::result::Result<_, ParquetError> {
+                let is_ids = schema.fields().get(leaves.get_column_root_idx(at)).is_some_and(|field| ids::fits(field));
+                Ok(if is_ids {
+                    let descriptor = leaves.column(at);
+                    let codec = file.properties().compression(descriptor.path());
+                    Column::Ids(Box::new(Ids::new(descriptor, codec, LEVEL)?))
+                } else {
+                    Column::Plain(Box::new(writer), pages)
+                })
+            };
+        let columns = writers.into_iter().zip(pages).enumerate().map(column).collect::<std::result::Result<_, _>>()?;
         Ok(Self { columns, rows: 0 })
     }
 
     /// Rows that may still come; by their bytes as many as fit if they are like those before.
     fn room(&self) -> usize {
         let of_column = |column: &Column| match column {
-            Column::Plain(writer) => writer.get_estimated_total_bytes(),
+            Column::Plain(writer, _) => writer.get_estimated_total_bytes(),
             Column::Ids(ids) => ids.bytes(),
         };
         let bytes: usize = self.columns.iter().map(of_column).sum();
@@ -194,7 +199,7 @@ impl Group {
             }
             for leaf in compute_leaves(field, array)? {
                 match columns.next() {
-                    Some(Column::Plain(writer)) => writer.write(&leaf)?,
+                    Some(Column::Plain(writer, _)) => writer.write(&leaf)?,
                     _ => return Err(unlike(field.name())),
                 }
             }
@@ -264,11 +269,48 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 /// # Errors
 /// A file that is missing or is no Parquet; later, a damaged page.
 pub(crate) fn batches_of(path: &Path) -> Result<impl Iterator<Item = Result<RecordBatch>>> {
-    let damaged = |why: String| Error::data(format!("cannot read `{}`: {why}", path.display()));
-    let file = File::open(path).map_err(|error| damaged(error.to_string()))?;
-    let builder = sound(|| ParquetRecordBatchReaderBuilder::try_new(file)).map_err(damaged)?;
-    let reader: ParquetRecordBatchReader = sound(|| builder.with_batch_size(READ_ROWS).build()).map_err(damaged)?;
+    let file = File::open(path).map_err(|error| Error::data(format!("cannot read `{}`: {error}", path.display())))?;
+    let unlike = |why: String| damaged(path, &why);
+    let builder = sound(|| ParquetRecordBatchReaderBuilder::try_new(file)).map_err(unlike)?;
+    let reader: ParquetRecordBatchReader = sound(|| builder.with_batch_size(READ_ROWS).build()).map_err(unlike)?;
     let path = path.to_owned();
-    Ok(each_sound(reader)
-        .map(move |batch| batch.map_err(|why| Error::data(format!("cannot read `{}`: {why}", path.display())))))
+    Ok(each_sound(reader).map(move |batch| batch.map_err(|why| damaged(&path, &why))))
 }
+
+/// What is said of a file that cannot be decoded, with the column that is damaged where one is; `why` is the reader's word.
+pub(crate) fn damaged(path: &Path, why: &str) -> Error {
+    let shown = path.display();
+    let reason = match why {
+        _ if why.contains("CRC checksum mismatch") => "a page is not as it was written".to_owned(),
+        _ if ["Invalid Parquet file", "Corrupt footer", "EOF"].iter().any(|word| why.contains(word)) => {
+            "expected a whole Parquet file, found other bytes or a part of one".to_owned()
+        }
+        _ => format!("it cannot be decoded ({why})"),
+    };
+    let error = match damaged_column(path) {
+        Some(column) => Error::data(format!("cannot read `{shown}`: column `{column}`: {reason}")),
+        None => Error::data(format!("cannot read `{shown}`: {reason}")),
+    };
+    error.hint("`kvtoll check STORE` names every damaged file; ingest its source into a new store, or replay again")
+}
+
+/// The first column of a file that cannot be read to its end; `None` where all can, or the file has no readable columns.
+pub(crate) fn damaged_column(path: &Path) -> Option<String> {
+    let open = || sound(|| ParquetRecordBatchReaderBuilder::try_new(File::open(path)?)).ok();
+    let columns = open()?.parquet_schema().num_columns();
+    (0..columns).find_map(|at| {
+        let builder = open()?;
+        let name = builder.parquet_schema().column(at).path().parts().first()?.clone();
+        let mask = ProjectionMask::leaves(builder.parquet_schema(), [at]);
+        let rows = usize::try_from(builder.metadata().file_metadata().num_rows()).ok();
+        let reader = sound(|| builder.with_projection(mask).with_batch_size(READ_ROWS).build());
+        // A page whose header is damaged may end early, which the reader of one column alone takes for the end.
+        let found: std::result::Result<usize, String> =
+            reader.and_then(|reader| each_sound(reader).map(|batch| batch.map(|batch| batch.num_rows())).sum());
+        let is_whole = found.ok() == rows;
+        (!is_whole).then_some(name)
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -105,10 +105,16 @@ fn everything_that_is_listed_can_be_explained() {
             assert!(succeed(&["explain", name]).contains(name), "{what} {name}");
         }
     }
-    for line in succeed(&["list", "policies"]).lines() {
-        let name = line.split(['(', ' ']).next().unwrap();
+    // What a policy stack may name is what is listed, and placements with it.
+    let listed = succeed(&["list", "policies"]);
+    let mut names: Vec<&str> = listed.lines().map(|line| line.split(['(', ' ']).next().unwrap()).collect();
+    for name in &names {
         assert!(succeed(&["explain", name]).contains("source:"), "{name}");
     }
+    let mut known: Vec<&str> = engine::policy::ALL.iter().map(|kind| kind.name).chain(["tier"]).collect();
+    names.sort_unstable();
+    known.sort_unstable();
+    assert_eq!(names, known);
 }
 
 #[test]
@@ -169,6 +175,93 @@ fn inspect_tells_what_a_file_holds_and_writes_nothing() {
     refused(&["inspect", &path], 3, &["nearly azure", "`contexttokens` for `ContextTokens`; names are exact"]);
     refused(&["inspect", "traces/azure/code_head300.csv", "--format", "azur"], 2, &["did you mean `azure`?"]);
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+/// A trace may be of another model: what this one is not published for is counted and served.
+#[test]
+fn requests_beyond_the_context_of_a_model_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+    let rows = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.0,4000,10\n\
+                2023-11-16 18:17:04.0,40955,5\n2023-11-16 18:17:05.0,40955,6\n2023-11-16 18:17:06.0,50000,100\n";
+    std::fs::write(at("trace.csv"), rows).unwrap();
+    let (trace, store, report) = (at("trace.csv"), at("store"), at("report.html"));
+    let flags = ["--machine", "h100", "--policy", "full", "--policy", "fp8"];
+    let run = ["run", &trace, "--into", &store, "--output", &report, "--model", "qwen3-8b"];
+    let output = kvtoll(&[&run[..], &flags[..]].concat());
+    let said = stderr(&output);
+    assert!(output.status.success(), "{said}");
+    let told = "2 of 4 requests of `trace.csv (source 0)` are longer than the 40960 tokens of context that qwen3-8b is published for, the \
+                longest of 50100 tokens";
+    assert_eq!(said.matches(told).count(), 1, "once for both policies: {said}");
+    let page = std::fs::read_to_string(&report).unwrap();
+    assert!(page.contains("<strong>2 requests are</strong> longer than the 40,960 tokens of context that qwen3-8b is"));
+    let rows =
+        succeed(&["sql", &store, "-c", "SELECT sum(beyond_context_requests) AS n FROM scenarios", "--format", "csv"]);
+    assert_eq!(rows, "n\n4\n");
+    // No recording in the store tells what 8 bits lose.
+    let losses = "SELECT may_lose, unknown_loss FROM scenario_losses ORDER BY scenario_id";
+    let rows = succeed(&["sql", &store, "-c", losses, "--format", "csv"]);
+    assert_eq!(rows, "may_lose,unknown_loss\nnothing,\nprecision,precision\n");
+    assert!(page.contains("<span class=\"lens\">Loss</span><span class=\"text\">Unknown for <strong>"), "no way out");
+    assert!(page.contains("loss unknown</span>"), "no badge in the rankings");
+    let finished = "SELECT count(*) AS n FROM request_costs WHERE status = 'finished'";
+    assert_eq!(succeed(&["sql", &store, "-c", finished, "--format", "csv"]), "n\n8\n");
+    // A model that goes further says nothing.
+    let replay = ["replay", &store, "--model", "llama-3.1-8b"];
+    assert!(!stderr(&kvtoll(&[&replay[..], &flags[..]].concat())).contains("published for"));
+}
+
+/// What is senseless is refused before it is counted out or looked up.
+#[test]
+fn senseless_ranges_and_arguments_are_refused_at_once() {
+    let cost = ["cost", "--model", "llama-3.1-8b", "--machine", "h100", "--policy", "full"];
+    let range =
+        |batch: &'static str, context: &'static str| [&cost[..], &["--batch", batch, "--context", context]].concat();
+    refused(&range("1..4294967295+1", "1k"), 2, &["expected at most 10000 numbers, found 4294967295"]);
+    refused(&range("1..9000+1", "1..9000+1"), 2, &["expected at most 10000000 steps, found 81000000"]);
+    let store = quickstart().store.to_string_lossy().into_owned();
+    // The machine is not looked for.
+    let bad = "SELECT step_cost('llama-3.1-8b', 'no-such-machine', 'full', -1, 100)";
+    refused(&["sql", &store, "-c", bad], 2, &["expected `batch` from 0 to 4294967295, found -1"]);
+    let folder = tempfile::tempdir().unwrap();
+    let empty = folder.path().join("empty.csv").to_string_lossy().into_owned();
+    std::fs::write(&empty, "").unwrap();
+    refused(&["validate", "serving", &empty], 3, &["expected a header and rows, found an empty file", "hint: "]);
+    refused(&["inspect", &empty], 3, &["found an empty file"]);
+    std::fs::write(&empty, "TIMESTAMP,ContextTokens,GeneratedTokens\n").unwrap();
+    let store = folder.path().join("store").to_string_lossy().into_owned();
+    refused(&["ingest", &empty, "--into", &store], 3, &["expected at least one row in `", "found none"]);
+}
+
+/// A bit that flips within a page of a column is no other number: whatever reads the column says which one it is.
+#[test]
+fn a_flipped_bit_in_a_page_stops_what_reads_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path().join("store");
+    let name = store.to_string_lossy().into_owned();
+    succeed(&["ingest", "traces/azure/code_head300.csv", "--into", &name]);
+    let part = store.join("requests/part-00000.parquet");
+    let file = std::fs::File::open(&part).unwrap();
+    let metadata = parquet::file::metadata::ParquetMetaDataReader::new().parse_and_finish(&file).unwrap();
+    let column = metadata.row_group(0).columns().iter().find(|c| c.column_path().string() == "prompt_tokens").unwrap();
+    let (start, length) = column.byte_range();
+    let whole = std::fs::read(&part).unwrap();
+    for (at, bit) in [(length - 1, 0), (length / 2, 3), (length - 9, 7)] {
+        let mut bytes = whole.clone();
+        bytes[(start + at) as usize] ^= 1 << bit;
+        std::fs::write(&part, bytes).unwrap();
+        let sum = "SELECT sum(CAST(prompt_tokens AS BIGINT)) FROM requests";
+        refused(
+            &["sql", &name, "-c", sum],
+            3,
+            &["part-00000.parquet`: column `prompt_tokens`: ", "kvtoll check STORE"],
+        );
+        let replay = ["replay", &name, "--model", "llama-3.1-8b", "--machine", "h100", "--policy", "full"];
+        refused(&replay, 3, &["part-00000.parquet`: column `prompt_tokens`: "]);
+        // What does not read the column is none the worse.
+        assert!(kvtoll(&["sql", &name, "-c", "SELECT count(*), max(output_tokens) FROM requests"]).status.success());
+    }
 }
 
 #[test]

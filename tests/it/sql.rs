@@ -111,7 +111,9 @@ fn runs_are_compared_and_gates_exit_with_four() {
     assert_eq!(broken.status.code(), Some(4), "{}", stderr(&broken));
     assert!(stderr(&broken).contains("`p50_itl > +5%`: `mine` went from"), "{}", stderr(&broken));
     assert!(!broken.stdout.is_empty(), "the table is shown all the same");
-    assert_eq!(gated("p99_itl > +500%").status.code(), Some(0));
+    let passed = gated("p99_itl > +500%");
+    assert_eq!(passed.status.code(), Some(0));
+    assert!(stderr(&passed).contains("1 gate passed: `p99_itl > +500%` (nearest `mine`: +"), "{}", stderr(&passed));
     assert_eq!(gated("p99_itk > +5%").status.code(), Some(2));
 }
 

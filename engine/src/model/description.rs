@@ -26,6 +26,8 @@ pub struct Description {
     pub vocabulary: u32,
     /// Whether the input embedding is the output projection.
     pub tied_embeddings: bool,
+    /// The longest context that it is published for, prompt and output together (`max_position_embeddings`).
+    pub context: Option<u32>,
     /// Groups of alike layers.
     pub layers: Vec<toml::Spanned<Layers>>,
 }

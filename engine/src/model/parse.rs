@@ -18,7 +18,7 @@ const MAX_HIDDEN: u32 = 1 << 20;
 /// model.
 ///
 /// The keys are `title`, `source`, `certainty`, `weights` (the published number format; bf16 if not given), `hidden`,
-/// `vocabulary`, `tied_embeddings`, and one `[[layers]]` for each group of alike layers: `count`, one of `attention.full`,
+/// `vocabulary`, `tied_embeddings`, `context` (the longest that is published, may be left out), and one `[[layers]]` for each group of alike layers: `count`, one of `attention.full`,
 /// `sliding`, `mla`, `sparse`, `sparse_mla`, `compressed`, `gated_delta`, `channel_delta` and `mamba2`, and `ffn.dense`,
 /// `ffn.moe` or nothing. [`Description`] documents each; see the presets.
 ///
@@ -41,6 +41,7 @@ fn built(file: &Description, origin: &str, at: impl Fn(Range<usize>, &Error) -> 
     let whole = |error: Error| error.context(origin);
     in_range("hidden", file.hidden, MAX_HIDDEN).map_err(whole)?;
     in_range("vocabulary", file.vocabulary, MAX_VOCABULARY).map_err(whole)?;
+    file.context.map_or(Ok(()), |context| in_range("context", context, u32::MAX)).map_err(whole)?;
     for (key, value) in [("title", &file.title), ("source", &file.source)] {
         if value.trim().is_empty() {
             return Err(whole(Error::data(format!("expected a text for `{key}`, found none"))));
@@ -65,6 +66,7 @@ fn built(file: &Description, origin: &str, at: impl Fn(Range<usize>, &Error) -> 
         hidden: file.hidden,
         head_params,
         embedding_params: if file.tied_embeddings { 0.0 } else { head_params },
+        context_tokens: file.context,
         groups,
     })
 }

@@ -103,6 +103,8 @@ fn kv_and_parameters_of_the_presets_are_the_published_ones() {
         assert_eq!(model.name, name);
         assert_eq!(model.growing_bytes_per_token(), growing, "{name}");
         assert_eq!(model.constant_bytes(), constant, "{name}");
+        // From windows of 8,192 tokens to Llama 4 Scout's ten million.
+        assert!(model.context_tokens.is_some_and(|context| (8_192..=10_485_760).contains(&context)), "{name}");
         let found = model.params() / 1e9;
         if let Some(billions) = billions {
             let off = (found / billions - 1.0).abs();
@@ -214,12 +216,12 @@ fn errors_name_place_key_and_what_is_allowed() {
     let good = text("llama-3.1-8b");
     let cases = [
         ("hidden = 4096\n", "", "my.toml:1:1: missing field `hidden`"),
-        ("kv_heads = 8, ", "", "my.toml:10:18: missing field `kv_heads` in `layers.attention`"),
+        ("kv_heads = 8, ", "", "my.toml:11:18: missing field `kv_heads` in `layers.attention`"),
         ("hidden = 4096", "hiden = 4096", "my.toml:4:1: unknown field `hiden`, expected one of `title`"),
-        ("attention.full", "attention.local", "my.toml:10:11: unknown variant `local`, expected one of `full`"),
+        ("attention.full", "attention.local", "my.toml:11:11: unknown variant `local`, expected one of `full`"),
         ("hidden = 4096", "hidden = -1", "my.toml:4:10: invalid value: integer `-1`, expected u32"),
-        ("query_heads = 32", "query_heads = 33", "my.toml:8:1: expected `query_heads` to be a multiple of `kv_heads`"),
-        ("count = 32", "count = 0", "my.toml:8:1: expected `count` from 1 to 10000, found 0"),
+        ("query_heads = 32", "query_heads = 33", "my.toml:9:1: expected `query_heads` to be a multiple of `kv_heads`"),
+        ("count = 32", "count = 0", "my.toml:9:1: expected `count` from 1 to 10000, found 0"),
         ("\"published\"", "\"rumoured\"", "unknown variant `rumoured`, expected one of `assumed`"),
         ("hidden = 4096", "hidden = ", "my.toml:4:"),
         ("hidden = 4096", "weights = \"fp16\"\nhidden = 4096", "unknown variant `fp16`, expected one of `bf16`, `fp8`"),

@@ -213,6 +213,16 @@ impl Stack {
         (!texts.is_empty()).then(|| texts.join("+"))
     }
 
+    /// What it takes away that may change answers: `context`, `tokens`, `layers` and `precision`, in this order.
+    pub fn may_lose(&self) -> Vec<&'static str> {
+        let mut lost = Vec::new();
+        lost.extend(self.edits_name().map(|_| "context"));
+        lost.extend(self.selection().map(|_| "tokens"));
+        lost.extend(self.merge().map(|_| "layers"));
+        lost.extend(self.format().filter(|(args, _)| args.kind().name != "bf16").map(|_| "precision"));
+        lost
+    }
+
     /// The stack without them.
     #[must_use]
     pub fn without_edits(&self) -> Self {

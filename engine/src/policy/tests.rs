@@ -30,12 +30,30 @@ fn model(groups: &[(u32, Attention)], kv_heads: u32, key_dim: u32, value_dim: u3
         hidden: 0,
         head_params: 0.0,
         embedding_params: 0.0,
+        context_tokens: None,
         groups: groups.iter().map(group).collect(),
     }
 }
 
 fn dense(layers: u32) -> Model {
     model(&[(layers, Attention::Full)], 8, 128, 128)
+}
+
+#[test]
+fn what_a_stack_takes_away_is_told() {
+    let cases: [(&str, &[&str]); 8] = [
+        ("full", &[]),
+        ("bf16", &[]),
+        ("fp8", &["precision"]),
+        ("snapkv(budget=25%)", &["tokens"]),
+        ("quest(budget=1024)", &["tokens"]),
+        ("minicache+int4", &["layers", "precision"]),
+        ("clear_thinking", &["context"]),
+        ("compact(at=50k)+snapkv(budget=25%)+fp8", &["context", "tokens", "precision"]),
+    ];
+    for (policy, lost) in cases {
+        assert_eq!(Stack::parse(policy).unwrap().may_lose(), lost, "{policy}");
+    }
 }
 
 fn demand(policy: &str, model: &Model) -> Shape {

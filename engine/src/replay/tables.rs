@@ -138,6 +138,9 @@ fn scenarios(run: &Run<'_>) -> Result<RecordBatch> {
         .enumerate()
         .map(|(at, (scenario, found))| {
             let ok = found.as_ref().ok();
+            let workload = &run.sources[scenario.workload].workload;
+            let longest = workload.contexts().max();
+            let beyond = scenario.model.context_tokens.map(|limit| workload.beyond(limit));
             vec![
                 (at as u32).into(),
                 run.id.into(),
@@ -160,10 +163,19 @@ fn scenarios(run: &Run<'_>) -> Result<RecordBatch> {
                 found.as_ref().err().map(ToString::to_string).into(),
                 ok.and_then(|found| found.offered_load).into(),
                 ok.map_or(Certainty::Assumed, |found| found.plan.certainty).name().into(),
+                some_or_nothing(&scenario.policy.may_lose()).into(),
+                scenario.model.context_tokens.into(),
+                longest.into(),
+                beyond.map(|count| count as u64).into(),
             ]
         })
         .collect();
     batch_of_rows(&SCENARIOS, &rows)
+}
+
+/// Words joined by commas, or `nothing`.
+fn some_or_nothing(words: &[&str]) -> String {
+    if words.is_empty() { "nothing".to_owned() } else { words.join(",") }
 }
 
 /// Demand of each distinct workload, model and policy.

@@ -74,7 +74,7 @@ pub static LEDGER: Table = Table {
         maybe("change_bytes", I64, "bytes", "By how much the change makes them more."),
         maybe("before_j", F64, "J", "All-in power times that time; null where the power is unknown."),
         maybe("change_j", F64, "J", "By how much the change makes it more."),
-        maybe("before_usd", F64, "USD", "Price of the accelerators times that time; null where it is unknown."),
+        maybe("before_usd", F64, "USD", "Cost of the accelerators over that time; null where it is unknown."),
         maybe("change_usd", F64, "USD", "By how much the change makes it more."),
         maybe(
             "verdict",

@@ -240,7 +240,7 @@ pub static DESK: Table = Table {
             "usd_per_hour",
             F64,
             "USD/h",
-            "Price of the room that it takes, mean over the trace; null without a price.",
+            "Cost of the room that it takes, mean over the trace; null without a price.",
         ),
     ],
 };
@@ -248,7 +248,7 @@ pub static DESK: Table = Table {
 /// Yield by idle time.
 pub static YIELDS: Table = Table {
     name: "yields",
-    doc: "what idle blocks yield: reads per hour for which a block has lain unused so long, against the price of its room",
+    doc: "what idle blocks yield: reads per hour for which a block has lain unused so long, against the cost of its room",
     scope: Scope::Run,
     columns: &[
         known("workload", Text, "", "The requests."),
@@ -257,8 +257,8 @@ pub static YIELDS: Table = Table {
         known("block_hours", F64, "h", "Time for which blocks lay there at this idle time."),
         known("reads", U64, "", "Reads that came at this idle time; from ten minutes on they are reawakenings."),
         maybe("reads_per_block_hour", F64, "1/h", "The yield."),
-        maybe("usd_per_block_hour", F64, "USD/h", "Yield times the price of the prefill that a read saves."),
-        maybe("room_usd_per_block_hour", F64, "USD/h", "Price of the room of a block."),
+        maybe("usd_per_block_hour", F64, "USD/h", "Yield times the cost of the prefill that a read saves."),
+        maybe("room_usd_per_block_hour", F64, "USD/h", "Cost of the room of a block."),
         maybe("pays", Bool, "", "Whether the yield is worth more than the room; null where either is unknown."),
     ],
 };
@@ -291,12 +291,12 @@ pub static EQUAL_COST: Table = Table {
         known("traffic_level", F64, "", "The same as a number."),
         known("option", Text, "", "What the money is spent on."),
         known("sizes", Text, "", "The best sizes of those that were tried."),
-        known("usd_per_hour", F64, "USD/h", "The money: the price of the scenario's accelerators."),
+        known("usd_per_hour", F64, "USD/h", "The money: the cost of the scenario's accelerators."),
         known(
             "unit_usd_per_hour",
             F64,
             "USD/h",
-            "Price of an instance with its memories, or of an accelerator with its links.",
+            "Cost of an instance with its memories, or of an accelerator with its links.",
         ),
         known("units", F64, "", "How many the money buys, parts counted."),
         known(

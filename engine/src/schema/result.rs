@@ -35,6 +35,27 @@ pub static SCENARIOS: Table = Table {
             "",
             "The least certain input of the scenario: measured, calibrated, published or assumed.",
         ),
+        maybe(
+            "may_lose",
+            Text,
+            "",
+            "What its policy takes away, which may change answers: context (a stage of the application takes texts out), \
+             tokens (a selection drops some), layers (they are merged), precision (a number format below 16 bits); joined by \
+             commas, nothing for a policy that takes nothing away; null in runs of earlier releases.",
+        ),
+        maybe(
+            "context_limit_tokens",
+            U32,
+            "tokens",
+            "The longest context that the model is published for; null where its file does not say.",
+        ),
+        maybe("longest_request_tokens", U64, "tokens", "Prompt and output of the longest request together, as served."),
+        maybe(
+            "beyond_context_requests",
+            U64,
+            "requests",
+            "Requests whose prompt and output together are longer than that; they are served all the same.",
+        ),
     ],
 };
 
@@ -336,7 +357,7 @@ pub static REQUEST_COSTS: Table = Table {
             "Its share of the instance's step time: each step is shared by computed tokens.",
         ),
         maybe("energy_j", F64, "J", "All-in power times its share of machine time."),
-        maybe("cost_usd", F64, "USD", "Price of the instance's accelerators times its share of machine time."),
+        maybe("cost_usd", F64, "USD", "Cost of the instance's accelerators over its share of machine time."),
         maybe(
             "revenue_usd",
             F64,

@@ -274,7 +274,9 @@ impl<'a> Instance<'a> {
             // Nothing runs, so whatever waits for the end of a step waits no longer.
             if self.preempted {
                 self.preempted = false;
-            } else if !self.free_leaving(shared, u32::MAX) {
+            } else if self.free_leaving(shared, u32::MAX) {
+                self.note_left();
+            } else {
                 if self.inbox.is_empty() {
                     return;
                 }
@@ -709,13 +711,18 @@ impl<'a> Instance<'a> {
         for &(request, chunk) in &pending.chunks {
             self.computed(shared, request, chunk, per_token);
         }
-        if let Some(stretch) = self.stretches.last_mut() {
-            stretch.left_bytes = self.memory.held();
-        }
+        self.note_left();
         self.inbox.iter_mut().for_each(|(_, left)| *left -= 1);
         while let Some(&(request, 0)) = self.inbox.front() {
             self.inbox.pop_front();
             self.waiting.push_back(request);
+        }
+    }
+
+    /// What is held from the last stretch until the next one.
+    fn note_left(&mut self) {
+        if let Some(stretch) = self.stretches.last_mut() {
+            stretch.left_bytes = self.memory.held();
         }
     }
 

@@ -47,6 +47,38 @@ pub struct Tiers {
     pub admit: u32,
 }
 
+/// The one placement rule that a policy stack may name, as `list policies` prints it.
+pub const FORM: &str = "tier(hbm,dram=SIZE,...; fetch=break_even,evict=lru,write=through,inclusive,admit=1)";
+
+/// What it does.
+pub const DOC: &str =
+    "Keeps shared blocks of prompts in the machine's memories below HBM and fetches them where that pays.";
+
+/// What stands in its brackets: name, default and meaning.
+pub const OPTIONS: [(&str, &str, &str); 6] = [
+    (
+        "memories",
+        "hbm,dram",
+        "After `hbm` the machine's farther memories by any names, nearest first, each with the size that an instance has of it \
+         (`dram=1TB`), or with the published one.",
+    ),
+    (
+        "fetch",
+        "break_even",
+        "Blocks are fetched where that takes less time than computing them again (break_even), or whenever they are there \
+         (always).",
+    ),
+    ("evict", "lru", "Which block has to go: lru, fifo, lfu, 2q, arc, sieve or s3-fifo."),
+    (
+        "write",
+        "through",
+        "When a block goes down: as soon as it is computed (through), when it leaves HBM and no memory has a copy \
+      (back), or whenever it leaves HBM (on_evict).",
+    ),
+    ("inclusive", "inclusive", "Whether a block that comes back up stays below (inclusive) or leaves (exclusive)."),
+    ("admit", "1", "The use of a block from which on the memories below take it."),
+];
+
 /// The policies that need neither the times nor the sessions of requests.
 const TIMELESS: [&str; 7] = ["lru", "fifo", "lfu", "2q", "arc", "sieve", "s3-fifo"];
 

@@ -248,6 +248,14 @@ proptest! {
         let shares: f64 = outcome.served.iter().map(|served| served.machine_ns).sum();
         let time: i64 = outcome.stretches.iter().map(|stretch| stretch.total_ns).sum();
         prop_assert!((shares - time as f64).abs() <= 1e-6 * time as f64 + 1.0, "{} of {}", shares, time);
+        // While nothing runs nothing is held, however long that lasts.
+        for own in outcome.stretches.chunk_by(|a, b| a.instance == b.instance) {
+            for pair in own.windows(2) {
+                let is_idle = pair[0].start_ns + pair[0].total_ns < pair[1].start_ns;
+                prop_assert!(!is_idle || pair[0].left_bytes == 0, "{} bytes held", pair[0].left_bytes);
+            }
+            prop_assert_eq!(own.last().map(|last| last.left_bytes), Some(0));
+        }
     }
 }
 

@@ -12,6 +12,15 @@ pub(super) struct Change {
     pub(super) now: Option<f64>,
 }
 
+/// What became of a gate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Looked {
+    /// It is broken: a sentence for each scenario.
+    Broken(Vec<String>),
+    /// It passed: the gate with what came nearest to breaking it.
+    Passed(String),
+}
+
 /// What a gate looks at.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Of {
@@ -70,34 +79,58 @@ impl Gate {
         Ok(Self { text: text.trim().to_owned(), metric: metric.to_owned(), sign, of })
     }
 
-    /// What breaks the gate, a sentence for each scenario.
+    /// What breaks the gate, or by how much it passed.
     ///
     /// A figure that was known and is not any more breaks it too, since nobody can tell what became of it.
     ///
     /// # Errors
     /// A metric that neither run has; one that nothing can be said of in any scenario.
-    pub(super) fn broken(&self, changes: &[Change]) -> Result<Vec<String>> {
+    pub(super) fn look(&self, changes: &[Change]) -> Result<Looked> {
         let name = self.full_name(changes)?;
         let of_metric: Vec<&Change> = changes.iter().filter(|change| change.metric == name).collect();
         let mut broken = Vec::new();
-        let mut is_looked_at = false;
+        let mut nearest: Option<(f64, &Change)> = None;
         for change in of_metric {
             let Change { scenario, base, now, .. } = change;
             if base.is_some() && now.is_none() {
                 broken.push(format!("`{}`: `{scenario}` has no `{name}` any more", self.text));
             }
             let (Some(found), Some(now)) = (self.measure(change), now) else { continue };
-            is_looked_at = true;
+            if nearest.is_none_or(|(so_far, _)| self.is_nearer(found, so_far)) {
+                nearest = Some((found, change));
+            }
             if self.holds(found) {
                 let from = base.map_or_else(|| "unknown".to_owned(), significant);
                 broken.push(format!("`{}`: `{scenario}` went from {from} to {}", self.text, significant(*now)));
             }
         }
-        if !is_looked_at && broken.is_empty() {
-            return Err(Error::run(format!("`--fail-if {}`: no scenario has `{name}` in both runs", self.text))
-                .hint("`kvtoll compare BASE RUN --all` shows what is known"));
+        match nearest {
+            _ if !broken.is_empty() => Ok(Looked::Broken(broken)),
+            Some((found, change)) => Ok(Looked::Passed(self.passed(found, change))),
+            None => Err(Error::run(format!("`--fail-if {}`: no scenario has `{name}` in both runs", self.text))
+                .hint("`kvtoll compare BASE RUN --all` shows what is known")),
         }
-        Ok(broken)
+    }
+
+    /// The gate with what came nearest to breaking it.
+    fn passed(&self, found: f64, change: &Change) -> String {
+        let sign = if found >= 0.0 { "+" } else { "" };
+        let measured = match self.of {
+            Of::Share(_) => format!("{sign}{}%, ", significant(100.0 * found)),
+            Of::Difference(_) => format!("{sign}{}, ", significant(found)),
+            Of::Value(_) => String::new(),
+        };
+        let from = change.base.map_or_else(|| "unknown".to_owned(), significant);
+        let now = change.now.map_or_else(|| "unknown".to_owned(), significant);
+        format!("`{}` (nearest `{}`: {measured}from {from} to {now})", self.text, change.scenario)
+    }
+
+    /// Whether one figure is nearer to breaking the gate than another.
+    fn is_nearer(&self, found: f64, so_far: f64) -> bool {
+        match self.sign {
+            Sign::Above | Sign::AtLeast => found > so_far,
+            Sign::Below | Sign::AtMost => found < so_far,
+        }
     }
 
     /// The metric by its name, or by its name without the unit where only one begins so.
@@ -152,7 +185,10 @@ mod tests {
     }
 
     fn broken(gate: &str, base: Option<f64>, now: Option<f64>) -> usize {
-        Gate::parse(gate).unwrap().broken(&[change("p99_itl_ms", base, now)]).unwrap().len()
+        match Gate::parse(gate).unwrap().look(&[change("p99_itl_ms", base, now)]).unwrap() {
+            Looked::Broken(said) => said.len(),
+            Looked::Passed(_) => 0,
+        }
     }
 
     #[test]
@@ -180,18 +216,31 @@ mod tests {
         assert_eq!(broken("p99_itl > +5%", Some(1.0), None), 1);
         assert_eq!(broken("p99_itl > 5", None, Some(9.0)), 1);
         let gate = Gate::parse("p99_itl > +5%").unwrap();
-        let error = gate.broken(&[change("p99_itl_ms", None, Some(1.0))]).unwrap_err();
+        let error = gate.look(&[change("p99_itl_ms", None, Some(1.0))]).unwrap_err();
         assert_eq!(error.to_string(), "`--fail-if p99_itl > +5%`: no scenario has `p99_itl_ms` in both runs");
+    }
+
+    #[test]
+    fn a_gate_that_passes_says_what_came_nearest() {
+        let other = Change { scenario: "full".to_owned(), ..change("p99_itl_ms", Some(40.0), Some(39.0)) };
+        let changes = [change("p99_itl_ms", Some(100.0), Some(102.0)), other];
+        for (gate, said) in [
+            ("p99_itl > +5%", "`p99_itl > +5%` (nearest `fp8`: +2%, from 100 to 102)"),
+            ("p99_itl < -5", "`p99_itl < -5` (nearest `full`: -1, from 40 to 39)"),
+            ("p99_itl >= 200", "`p99_itl >= 200` (nearest `fp8`: from 100 to 102)"),
+        ] {
+            assert_eq!(Gate::parse(gate).unwrap().look(&changes).unwrap(), Looked::Passed(said.to_owned()));
+        }
     }
 
     #[test]
     fn a_metric_is_named_in_full_or_without_its_unit() {
         let gate = Gate::parse("usd > 1").unwrap();
         let changes = [change("usd_total", None, Some(2.0)), change("usd_per_mtok_total", None, Some(2.0))];
-        let error = gate.broken(&changes).unwrap_err();
+        let error = gate.look(&changes).unwrap_err();
         assert_eq!(error.to_string(), "`usd` may be any of usd_per_mtok_total, usd_total");
         let gate = Gate::parse("p9_itl_ms > 1").unwrap();
-        let error = gate.broken(&[change("p99_itl_ms", Some(1.0), Some(1.0))]).unwrap_err();
+        let error = gate.look(&[change("p99_itl_ms", Some(1.0), Some(1.0))]).unwrap_err();
         assert_eq!(error.advice(), Some("did you mean `p99_itl_ms`?"));
     }
 

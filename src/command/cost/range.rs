@@ -1,6 +1,8 @@
 //! Numbers as they are typed on the command line: `1..256` doubles, `1..256*4` multiplies, `8..64+8` counts, and commas
 //! make a list of any of these.
 
+use std::collections::BTreeSet;
+
 use engine::error::{Error, Result};
 
 /// More numbers than a table has use for.
@@ -12,15 +14,16 @@ const MOST: usize = 10_000;
 /// What is no number or range, a range that runs backwards or never ends, more numbers than anybody reads.
 pub(in crate::command) fn numbers(what: &str, text: &str) -> Result<Vec<u32>> {
     let mut found: Vec<u32> = Vec::new();
+    let mut seen = BTreeSet::new();
     for part in text.split(',').map(str::trim) {
         let numbers = range(part).map_err(|error| error.context(format!("`--{what} {text}`")))?;
         for number in numbers {
-            if !found.contains(&number) {
+            if seen.insert(number) {
                 found.push(number);
             }
         }
         if found.len() > MOST {
-            return Err(Error::usage(format!("`--{what} {text}`: expected at most {MOST} numbers")));
+            return Err(too_many(found.len() as u64).context(format!("`--{what} {text}`")));
         }
     }
     Ok(found)
@@ -41,9 +44,16 @@ fn range(text: &str) -> Result<Vec<u32>> {
     if step == Step::Times(1) {
         return Err(Error::usage(format!("expected a factor above 1, found `{text}`")));
     }
+    // A step that counts says at once how many numbers it makes; one that multiplies makes a few.
+    if let Step::Plus(more) = step {
+        let count = u64::from(last - first).div_ceil(u64::from(more)) + 1;
+        if count > MOST as u64 {
+            return Err(too_many(count));
+        }
+    }
     let mut found = vec![first];
     let mut at = u64::from(first);
-    while at < u64::from(last) && found.len() <= MOST {
+    while at < u64::from(last) {
         at = match step {
             Step::Times(factor) => at * u64::from(factor),
             Step::Plus(more) => at + u64::from(more),
@@ -51,6 +61,11 @@ fn range(text: &str) -> Result<Vec<u32>> {
         found.push(at.min(u64::from(last)) as u32);
     }
     Ok(found)
+}
+
+fn too_many(count: u64) -> Error {
+    Error::usage(format!("expected at most {MOST} numbers, found {count}"))
+        .hint("take a wider step, or a factor such as `1..256*2`")
 }
 
 /// How a range goes on.
@@ -106,7 +121,8 @@ mod tests {
             ("1..8*1", "expected a factor above 1"),
             ("1..8*0", "found `0`"),
             ("1..8+0", "found `0`"),
-            ("1..100000+1", "expected at most 10000 numbers"),
+            ("1..100000+1", "expected at most 10000 numbers, found 100000"),
+            ("1..4294967295+1", "expected at most 10000 numbers, found 4294967295"),
         ];
         for (text, expected) in cases {
             let error = numbers("batch", text).unwrap_err().to_string();

@@ -73,12 +73,19 @@ pub(in crate::report) fn lines(chart: &Lines, size: Size) -> String {
             mark(canvas, &plane, plane.x.at(*at), name);
         }
         let mut drawn: Vec<Drawn> = Vec::new();
-        for (series, points) in &series {
+        let placed = series.iter().map(|(series, points)| {
             let pixels: Vec<Pixel> = points.iter().map(|(x, y)| (plane.x.at(*x), plane.y.at(*y))).collect();
+            (*series, pixels)
+        });
+        let placed: Vec<(&Series, Vec<Pixel>)> = placed.collect();
+        // The first one lies on top, so that lines on each other have the colour of the name that they share.
+        for (series, pixels) in placed.iter().rev() {
             canvas.path(pixels.clone(), Paint::Style(series.style), 4);
             if let [only] = pixels[..] {
                 canvas.circle(only, 8, Paint::Style(series.style), true);
             }
+        }
+        for (series, pixels) in placed {
             let Some(last) = pixels.last().copied() else { continue };
             match drawn.iter_mut().find(|other| coincide(&other.pixels, &pixels)) {
                 Some(other) => other.name = format!("{}, {}", other.name, name(series)),

@@ -2,7 +2,7 @@
 
 use super::axis::{Axis, Scale};
 use super::lines::thin;
-use super::{Anchor, Canvas, Paint, Size, TEXT, draw, fit, text_width};
+use super::{Anchor, Canvas, Paint, STYLES, Size, TEXT, draw, fit, text_width};
 use crate::report::show;
 
 /// One small chart.
@@ -71,7 +71,7 @@ pub(in crate::report) fn panels(chart: &Panels, size: Size) -> String {
             }
             let pixels = |points: &[(f64, f64)]| points.iter().map(|(px, py)| (x.at(*px), y.at(*py))).collect();
             canvas.path(pixels(&behind), Paint::Behind, 3);
-            canvas.path(pixels(points), Paint::Style(panel.style % 4), 4);
+            canvas.path(pixels(points), Paint::Style(panel.style % STYLES), 4);
             canvas.path(vec![(start, bottom), (end, bottom)], Paint::Muted, 2);
             // The lowest panel of each column carries the ticks.
             if at as i32 + columns >= lines.len() as i32 {

@@ -4,10 +4,10 @@ use minijinja::value::{Kwargs, Value};
 
 use super::super::chart::{self, End, Swing, Swings};
 use super::super::show;
-use super::{Assumed, Result, both, number, text};
+use super::{Result, Scenarios, both, number, text};
 
 /// `label` names the input, `detail` the setting, `factor` how much of the input it is, and `value` what it changes.
-pub(super) fn swings(rows: &Value, options: &Kwargs, _: &Assumed) -> Result<String> {
+pub(super) fn swings(rows: &Value, options: &Kwargs, _: &Scenarios) -> Result<String> {
     let (label, detail): (String, String) = (options.get("label")?, options.get("detail")?);
     let (factor, value): (String, String) = (options.get("factor")?, options.get("value")?);
     let missing: String = options.get("missing")?;

@@ -6,7 +6,8 @@ use super::*;
 /// What a template prints that uses only the filters of this module.
 fn print(template: &str, rows: Value) -> String {
     let mut environment = Environment::new();
-    install(&mut environment, Assumed::Some(BTreeSet::new()));
+    let policies = [("fp8", 2), ("full", 0), ("far", 9)].map(|(name, id)| (name.to_owned(), id)).into();
+    install(&mut environment, Scenarios { assumed: Assumed::Some(BTreeSet::new()), policies });
     environment.render_str(template, context! { rows }).unwrap()
 }
 
@@ -93,4 +94,32 @@ fn lines_on_each_other_are_said_below_the_chart() {
     let template = "{{ lines(rows, x='x', y='y', series='policy', x_title='x', y_title='y', half=true, title='t') }}";
     assert!(print(template, rows(1.0)).contains("On one line: a, b."));
     assert!(!print(template, rows(2.0)).contains("On one line"));
+}
+
+#[test]
+fn a_policy_has_the_colour_of_its_first_scenario() {
+    let point = |name: &str| serde_json::json!({ "policy": name, "x": 1.0, "y": 1.0 });
+    let template = "{{ lines(rows, x='x', y='y', series='policy', x_title='x', y_title='y', title='t') }}";
+    // The one whose scenario has no style of its own gets one that is free.
+    let html = print(template, Value::from(Serde(["far", "fp8", "full", "lone"].map(point))));
+    for (class, name) in [("s1", "far"), ("s2", "fp8"), ("s0", "full"), ("s3", "lone")] {
+        let letter = ["far", "fp8", "full", "lone"].iter().position(|known| *known == name).unwrap();
+        let item = format!("<i class=\"{class}\"></i><b>{}</b> {name}", ["a", "b", "c", "d"][letter]);
+        assert!(html.contains(&item), "{item}: {html}");
+    }
+    // Names of another kind are numbered as they come.
+    let html = print(template, Value::from(Serde(["lru", "min"].map(point))));
+    assert!(html.contains("<i class=\"s0\"></i><b>a</b> lru") && html.contains("<i class=\"s1\"></i><b>b</b> min"));
+}
+
+#[test]
+fn the_first_of_lines_on_each_other_lies_on_top() {
+    let point =
+        |id: u64, x: f64| serde_json::json!({ "scenario_id": id, "scenario": format!("s{id}"), "x": x, "y": 5.0 });
+    let rows = Value::from(Serde([point(0, 1.0), point(0, 2.0), point(1, 1.0), point(1, 2.0)]));
+    let template = "{{ lines(rows, x='x', y='y', series='scenario', x_title='x', y_title='y', title='t') }}";
+    let html = print(template, rows);
+    let wide = html.split("</svg>").next().unwrap();
+    let (first, second) = (wide.rfind("stroke=\"#0072B2\"").unwrap(), wide.rfind("stroke=\"#D55E00\"").unwrap());
+    assert!(first > second, "blue is drawn last: {wide}");
 }

@@ -1,7 +1,7 @@
 //! `kv_bytes` and `step_cost`: what a policy stores on a model, and what a decode step takes on a machine.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use arrow::array::{
@@ -13,6 +13,8 @@ use datafusion::common::DataFusionError;
 use datafusion::logical_expr::{ColumnarValue, ScalarUDF, Volatility, create_udf};
 use engine::cost::{Batch, Parallel, Plan, StepCost, fewest, measure, plan, price, within_bits};
 use engine::error::{Error, Result};
+use engine::machine::Machine;
+use engine::model::Model;
 use engine::policy::{Shape, Stack, shape};
 use engine::serving::RULES;
 
@@ -112,37 +114,61 @@ fn step_cost_of(args: &[ColumnarValue]) -> Found<ColumnarValue> {
         let numbers = array.as_primitive::<Int64Type>();
         numbers.is_valid(row).then(|| numbers.value(row))
     };
-    let mut plans: BTreeMap<[String; 3], (u32, Plan)> = BTreeMap::new();
-    let mut steps = Vec::with_capacity(models.len());
+    let mut asked = Vec::with_capacity(models.len());
     for row in 0..models.len() {
         let names = (text(models, row), text(machines, row), text(policies, row));
         let sizes = (number(batches, row), number(contexts, row));
         let ((Some(model), Some(machine), Some(policy)), (Some(batch), Some(context))) = (names, sizes) else {
-            steps.push(None);
+            asked.push(None);
             continue;
         };
-        let key = [model, machine, policy];
-        if !plans.contains_key(&key) {
-            let found = planned(&key).map_err(through)?;
-            plans.insert(key.clone(), found);
-        }
         let (batch, context) = (count("batch", batch).map_err(through)?, count("context", context).map_err(through)?);
-        steps.push(plans.get(&key).map(|(accelerators, plan)| step(plan, *accelerators, batch, context)));
+        asked.push(Some(([model, machine, policy], batch, context)));
     }
+    // What is wrong is told before anything that takes time: planning reads what was measured on a machine.
+    let keys: BTreeSet<&[String; 3]> = asked.iter().flatten().map(|(key, ..)| key).collect();
+    let mut subjects: BTreeMap<&[String; 3], Subject> = BTreeMap::new();
+    for key in keys {
+        subjects.insert(key, Subject::of(key).map_err(through)?);
+    }
+    let mut priced: BTreeMap<&[String; 3], (u32, Plan)> = BTreeMap::new();
+    for (key, subject) in &subjects {
+        priced.insert(key, planned(subject).map_err(through)?);
+    }
+    let steps: Vec<Option<Step>> = asked
+        .iter()
+        .map(|asked| {
+            let (key, batch, context) = asked.as_ref()?;
+            priced.get(key).map(|(accelerators, plan)| step(plan, *accelerators, *batch, *context))
+        })
+        .collect();
     Ok(ColumnarValue::Array(Arc::new(columns(&steps)?)))
+}
+
+/// A model under a policy, and a machine.
+struct Subject {
+    model: Model,
+    machine: Machine,
+    shape: Shape,
+}
+
+impl Subject {
+    fn of([model, machine, policy]: &[String; 3]) -> Result<Self> {
+        let (model, machine) = (load_model(model)?, load_machine(machine)?);
+        let shape = shape(&Stack::parse(policy)?, &model)?;
+        Ok(Self { model, machine, shape })
+    }
 }
 
 /// The plan of a model under a policy on the fewest accelerators of a machine that hold the weights, and their number; what
 /// was measured on the machine under the first engine counts, as in `kvtoll cost`.
-fn planned([model, machine, policy]: &[String; 3]) -> Result<(u32, Plan)> {
-    let (model, machine) = (load_model(model)?, load_machine(machine)?);
-    let shape = shape(&Stack::parse(policy)?, &model)?;
-    let (parallel, mut plan) = fewest(&machine, |tensor| {
+fn planned(Subject { model, machine, shape }: &Subject) -> Result<(u32, Plan)> {
+    let (parallel, mut plan) = fewest(machine, |tensor| {
         let parallel = Parallel::tensor(tensor);
-        Ok((parallel, plan(&model, &shape, &machine, model.weights, parallel)?))
+        Ok((parallel, plan(model, shape, machine, model.weights, parallel)?))
     })?;
-    let measured = Library::of(None).measured(&machine, framework(RULES[0].name), &model, parallel)?;
-    measure(&mut plan, &model, &machine, model.weights, &measured);
+    let measured = Library::of(None).measured(machine, framework(RULES[0].name), model, parallel)?;
+    measure(&mut plan, model, machine, model.weights, &measured);
     Ok((parallel.tensor, plan))
 }
 

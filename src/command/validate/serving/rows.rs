@@ -90,13 +90,18 @@ struct Came {
 }
 
 pub(super) fn validate(args: &Args, path: &Path) -> Result<(Vec<Line>, Vec<RecordBatch>)> {
-    let text = std::fs::read_to_string(path).map_err(|error| Error::usage(format!("cannot read it: {error}")))?;
+    let a_csv = "a CSV of runs has a header and a row per run of fixed lengths; see `kvtoll validate serving --help`";
+    let bytes = std::fs::read(path).map_err(|error| Error::usage(format!("cannot read it: {error}")).hint(a_csv))?;
+    let text = String::from_utf8(bytes)
+        .map_err(|_| Error::data("expected a CSV file in UTF-8, found other bytes").hint(a_csv))?;
+    if text.lines().all(|line| line.trim().is_empty()) {
+        return Err(Error::data("expected a header and rows, found an empty file").hint(a_csv));
+    }
     let mut lines = text.lines();
     let header: Vec<&str> = lines.next().unwrap_or_default().split(',').collect();
     let columns = FIELDS.iter().chain(&POOL).chain(&MEASURED).chain(&["id", "mode"]);
     if let Some(missing) = columns.into_iter().find(|name| !header.contains(name)) {
-        return Err(Error::data(format!("expected a column `{missing}`, found none"))
-            .hint("a CSV of runs has a row per run of fixed lengths; see `kvtoll validate serving --help`"));
+        return Err(Error::data(format!("expected a column `{missing}`, found none")).hint(a_csv));
     }
     let (mut rows, mut counts) = (Vec::new(), BTreeMap::new());
     for (number, line) in lines.enumerate().filter(|(_, line)| !line.is_empty()) {

@@ -19,7 +19,7 @@ use crate::command::talk;
 use crate::ingest::{Options, ingest};
 use crate::scenario::Spec;
 use crate::store::Store;
-use crate::surfaces;
+use crate::{surfaces, wording};
 
 /// What of `meta.json` matters.
 #[derive(Debug, Deserialize)]
@@ -74,8 +74,7 @@ struct Felt {
 }
 
 pub(super) fn validate(args: &Args, folder: &Path) -> Result<(Vec<Line>, Vec<RecordBatch>)> {
-    let meta: Meta = serde_json::from_str(&text(&folder.join("meta.json"))?)
-        .map_err(|error| Error::data(format!("meta.json: {error}")))?;
+    let meta: Meta = wording::json(&text(&folder.join("meta.json"))?, "meta.json", 1).map_err(of_a_run)?;
     let requests = requests(folder)?;
     let scenario = scenario(args, folder, &meta)?;
     let source =
@@ -90,18 +89,23 @@ pub(super) fn validate(args: &Args, folder: &Path) -> Result<(Vec<Line>, Vec<Rec
     Ok((lines, vec![details(&name, &source.workload, &measured, &replayed)?]))
 }
 
+/// What a folder of a run holds.
+const A_RUN: &str = "a run is a folder as LLMServingSim's benchmark writes it, with `meta.json`, `requests.jsonl` and `timeseries.csv`, or a \
+     CSV file of runs";
+
+fn of_a_run(error: Error) -> Error {
+    error.hint(A_RUN)
+}
+
 fn text(path: &Path) -> Result<String> {
-    std::fs::read_to_string(path).map_err(|error| {
-        Error::usage(format!("cannot read `{}`: {error}", path.display()))
-            .hint("a run is a folder with `meta.json`, `requests.jsonl` and `timeseries.csv`, or a CSV file of runs")
-    })
+    let unread = |why: &str| Error::usage(format!("cannot read `{}`: {why}", path.display())).hint(A_RUN);
+    let bytes = std::fs::read(path).map_err(|error| unread(&error.to_string()))?;
+    String::from_utf8(bytes).map_err(|_| unread("expected text in UTF-8, found other bytes"))
 }
 
 fn requests(folder: &Path) -> Result<Vec<Request>> {
     let lines = text(&folder.join("requests.jsonl"))?;
-    let parse = |(number, line): (usize, &str)| {
-        serde_json::from_str(line).map_err(|error| Error::data(format!("requests.jsonl:{}: {error}", number + 1)))
-    };
+    let parse = |(number, line): (usize, &str)| wording::json(line, "requests.jsonl", number + 1).map_err(of_a_run);
     let requests: Vec<Request> =
         lines.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()).map(parse).collect::<Result<_>>()?;
     if requests.is_empty() {

@@ -157,3 +157,38 @@ fn accelerators_of_squared_rows_count_once() {
         assert_eq!(once("tp8_ep8", as_it_is, [64, 1]), as_it_is);
     }
 }
+
+#[test]
+fn an_empty_file_and_a_wrong_line_are_told_in_our_words() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |path: &Path| {
+        let args = Args {
+            runs: vec![path.to_owned()],
+            machine: None,
+            model: None,
+            dataset: None,
+            engine: None,
+            surfaces: None,
+            fit: false,
+            details: None,
+            output: None,
+        };
+        let error = one(&args, path).unwrap_err();
+        assert!(error.advice().is_some(), "{error}");
+        error.to_string()
+    };
+    let csv = folder.path().join("runs.csv");
+    for text in ["", "\n \n"] {
+        std::fs::write(&csv, text).unwrap();
+        assert!(run(&csv).ends_with("expected a header and rows, found an empty file"));
+    }
+    std::fs::write(&csv, [0xff_u8, 0xfe, 0x00]).unwrap();
+    assert!(run(&csv).ends_with("expected a CSV file in UTF-8, found other bytes"));
+    std::fs::write(folder.path().join("meta.json"), "{\"model\": 3}").unwrap();
+    assert!(run(folder.path()).ends_with("meta.json:1:11: expected a text, found `3`"), "{}", run(folder.path()));
+    let meta = r#"{"model": "m", "vllm_version": "0.19", "started_at": "", "engine_kwargs": {}}"#;
+    std::fs::write(folder.path().join("meta.json"), meta).unwrap();
+    std::fs::write(folder.path().join("requests.jsonl"), "\n{\"input_toks\": 1}\n").unwrap();
+    let said = run(folder.path());
+    assert!(said.ends_with("requests.jsonl:2:17: expected the key `output_toks`, found none"), "{said}");
+}
