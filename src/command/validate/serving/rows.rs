@@ -80,13 +80,13 @@ struct Row {
     spec: Spec,
 }
 
-/// What a replay of a row came to, milliseconds.
+/// What a replay of a row came to, milliseconds: means, and medians.
 #[derive(Debug, Clone, Copy)]
 struct Came {
     ttft_ms: f64,
     tpot_ms: f64,
-    p50_ttft_ms: f64,
-    p50_tpot_ms: f64,
+    p50_ttft: f64,
+    p50_tpot: f64,
 }
 
 pub(super) fn validate(args: &Args, path: &Path) -> Result<(Vec<Line>, Vec<RecordBatch>)> {
@@ -316,8 +316,8 @@ fn again(row: &Row, scenario: std::result::Result<&Scenario, &Error>) -> Result<
     Ok(Came {
         ttft_ms: mean(&ttft).ok_or_else(unknown)?,
         tpot_ms: mean(&tpot).ok_or_else(unknown)?,
-        p50_ttft_ms: median(&mut ttft).ok_or_else(unknown)?,
-        p50_tpot_ms: median(&mut tpot).ok_or_else(unknown)?,
+        p50_ttft: median(&mut ttft).ok_or_else(unknown)?,
+        p50_tpot: median(&mut tpot).ok_or_else(unknown)?,
     })
 }
 
@@ -408,7 +408,7 @@ fn fitted(rows: &[Row], came: &[Result<Came>]) -> Vec<Result<Came>> {
         let add = |ttft: f64, came: &Came| ttft + front.ms + front.steps * came.tpot_ms;
         came.clone().map(|came| Came {
             ttft_ms: add(came.ttft_ms, &came),
-            p50_ttft_ms: add(came.p50_ttft_ms, &came),
+            p50_ttft: add(came.p50_ttft, &came),
             ..came
         })
     };
@@ -465,10 +465,10 @@ fn details(rows: &[Row], plain: &[Result<Came>], shown: &[Result<Came>]) -> Resu
         ("measured_ttft_ms", real(|row| row.ttft_ms), false),
         ("plain_ttft_ms", ours(plain, |came| came.ttft_ms), true),
         ("replayed_ttft_ms", ours(shown, |came| came.ttft_ms), true),
-        ("replayed_p50_ttft_ms", ours(shown, |came| came.p50_ttft_ms), true),
+        ("replayed_p50_ttft_ms", ours(shown, |came| came.p50_ttft), true),
         ("measured_tpot_ms", real(|row| row.tpot_ms), false),
         ("plain_tpot_ms", ours(plain, |came| came.tpot_ms), true),
         ("replayed_tpot_ms", ours(shown, |came| came.tpot_ms), true),
-        ("replayed_p50_tpot_ms", ours(shown, |came| came.p50_tpot_ms), true),
+        ("replayed_p50_tpot_ms", ours(shown, |came| came.p50_tpot), true),
     ])?)
 }

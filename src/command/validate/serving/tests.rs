@@ -169,6 +169,7 @@ fn an_empty_file_and_a_wrong_line_are_told_in_our_words() {
             dataset: None,
             engine: None,
             surfaces: None,
+            lengths_from: 0.8,
             fit: false,
             details: None,
             output: None,
