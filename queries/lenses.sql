@@ -12,7 +12,7 @@
 -- column second_value: That figure.
 -- column stored_bytes: KV that a request stores at its end under the policy, mean over requests that decode; before the machine's replicas.
 -- column read_bytes: KV that such a request reads for an output token, mean; what a selection leaves unread is not in it.
--- column unknown_loss: What of the policy's loss no recording of the store tells; null where all is known.
+-- column unknown_loss: What of the policy's loss no recording of the store tells; `nothing` where all is known.
 -- column promise: The promise that its tokens are sold under; null if none.
 -- column bound_by: The booth that takes the most of its step time.
 -- column is_overloaded: Whether it is offered more than it can serve, so that its latencies describe a backlog.
@@ -81,7 +81,7 @@ SELECT
       CASE WHEN f.lens = 'memory' THEN d.read_bytes END NULLS LAST, f.scenario_id
   ) AS rank,
   f.scenario_id, f.scenario, f.is_baseline, f.figure, f.value, f.value / nullif(b.base_value, 0) - 1 AS change_ratio,
-  f.second_figure, f.second_value, d.stored_bytes, d.read_bytes, l.unknown_loss, p.promise, o.bound_by, f.is_overloaded, f.certainty
+  f.second_figure, f.second_value, d.stored_bytes, d.read_bytes, coalesce(l.unknown_loss, 'nothing') AS unknown_loss, p.promise, o.bound_by, f.is_overloaded, f.certainty
 FROM figures f
 JOIN same w ON w.scenario_id = f.scenario_id
 LEFT JOIN decoded d ON d.workload = w.workload AND d.model = w.model AND d.policy = w.policy

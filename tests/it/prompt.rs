@@ -74,7 +74,10 @@ fn the_prompt_works_on_a_terminal() {
         return;
     };
     typist.wait_for("kvtoll> ");
+    // As far as all that begins so is alike, then the rest of one.
     typist.press("SELECT name FROM scen\t");
+    typist.wait_for("FROM scenario");
+    typist.press("s\t");
     typist.wait_for("scenarios ");
     typist.press("LIMIT 1;\r");
     typist.wait_for("1 row in ");

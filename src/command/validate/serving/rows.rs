@@ -406,11 +406,7 @@ fn fitted(rows: &[Row], came: &[Result<Came>]) -> Vec<Result<Came>> {
     let later = |(row, came): (&Row, &Result<Came>)| {
         let front = fronts[&(row.engine.clone(), row.model.clone())];
         let add = |ttft: f64, came: &Came| ttft + front.ms + front.steps * came.tpot_ms;
-        came.clone().map(|came| Came {
-            ttft_ms: add(came.ttft_ms, &came),
-            p50_ttft: add(came.p50_ttft, &came),
-            ..came
-        })
+        came.clone().map(|came| Came { ttft_ms: add(came.ttft_ms, &came), p50_ttft: add(came.p50_ttft, &came), ..came })
     };
     rows.iter().zip(came).map(later).collect()
 }
