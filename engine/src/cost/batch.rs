@@ -160,8 +160,13 @@ pub fn price_columns<const C: usize>(
         rows_of.keep(demand, range.clone());
         for ((plan, table), out) in plans.iter().zip(&tables).zip(out.iter_mut()) {
             rows_of.find(table, &demand.decode_requests[range.clone()]);
+            let has_tabled = rows_of.by_themselves.len() < range.len();
             for (column, table) in out.iter_mut().zip(&table.columns) {
-                rows_of.price(table, column);
+                if has_tabled {
+                    rows_of.price(table, column);
+                } else {
+                    column.resize(range.end, 0.0);
+                }
             }
             for &at in &rows_of.by_themselves {
                 let cost = scratch.price(plan, table, demand, start + at);

@@ -3,6 +3,22 @@ use arrow::datatypes::Float64Type;
 
 use super::*;
 
+/// What stands on the command line with nothing but the runs.
+fn args_of(runs: &Path) -> Args {
+    Args {
+        runs: vec![runs.to_owned()],
+        machine: None,
+        model: None,
+        dataset: None,
+        engine: None,
+        surfaces: None,
+        lengths_from: 0.8,
+        fit: false,
+        details: None,
+        output: None,
+    }
+}
+
 #[test]
 fn model_ids_are_presets() {
     for (id, preset) in [
@@ -22,16 +38,9 @@ fn a_shipped_run_is_compared_figure_by_figure() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folder = root.join("traces/llmservingsim_result");
     let args = Args {
-        runs: vec![folder.clone()],
         machine: Some("rtx4090".to_owned()),
-        model: None,
         dataset: Some(root.join("traces/llmservingsim/sharegpt-llama-3.1-8b-300-sps10.jsonl.zst")),
-        engine: None,
-        surfaces: None,
-        lengths_from: 0.8,
-        fit: false,
-        details: None,
-        output: None,
+        ..args_of(&folder)
     };
     let (lines, details) = one(&args, &folder).unwrap();
     let of = |figure: &str| lines.iter().find(|line| line.figure == figure).unwrap();
@@ -97,18 +106,7 @@ fn rows_without_a_field_are_counted_by_field() {
         row("e", "other", "fp8", format!("{own},,{none},,{none}")),
     ];
     std::fs::write(&path, format!("{header}\n{}\n", rows.join("\n"))).unwrap();
-    let args = Args {
-        runs: vec![path.clone()],
-        machine: None,
-        model: None,
-        dataset: None,
-        engine: None,
-        surfaces: None,
-        lengths_from: 0.8,
-        fit: false,
-        details: None,
-        output: None,
-    };
+    let args = args_of(&path);
     let (lines, details) = one(&args, &path).unwrap();
     let left: Vec<(&str, u64)> =
         lines.iter().filter(|line| line.of == "rows left out").map(|line| (line.figure.as_str(), line.count)).collect();
@@ -162,18 +160,7 @@ fn accelerators_of_squared_rows_count_once() {
 fn an_empty_file_and_a_wrong_line_are_told_in_our_words() {
     let folder = tempfile::tempdir().unwrap();
     let run = |path: &Path| {
-        let args = Args {
-            runs: vec![path.to_owned()],
-            machine: None,
-            model: None,
-            dataset: None,
-            engine: None,
-            surfaces: None,
-            lengths_from: 0.8,
-            fit: false,
-            details: None,
-            output: None,
-        };
+        let args = args_of(path);
         let error = one(&args, path).unwrap_err();
         assert!(error.advice().is_some(), "{error}");
         error.to_string()
