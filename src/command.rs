@@ -76,6 +76,13 @@ pub(crate) fn show(
     }
 }
 
+/// A share from above 0% to 100%, as a ratio; an error says `such_as` what.
+fn share(text: &str, such_as: &str) -> Result<f64> {
+    let ratio = text.trim().strip_suffix('%').and_then(|percent| percent.parse::<f64>().ok()).map(|p| p / 100.0);
+    let known = ratio.filter(|ratio| *ratio > 0.0 && *ratio <= 1.0);
+    known.ok_or_else(|| Error::usage(format!("expected a share such as `{such_as}`, found `{text}`")))
+}
+
 /// In which form a table is shown, and where.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Shown {

@@ -17,6 +17,7 @@ use engine::model::{self, Certainty, Model, WeightDtype};
 use serde_json::{Map, Value};
 
 use self::unique::Unique;
+use crate::wording;
 
 /// The model that the text of a `config.json` describes; `origin` is its path.
 ///
@@ -25,18 +26,12 @@ use self::unique::Unique;
 pub fn parse(text: &str, origin: &str) -> Result<Model> {
     let Unique(whole) = serde_json::from_str(&standard(text)).map_err(|error| {
         let place = format!("{origin}:{}:{}", error.line(), error.column());
-        Error::data(format!("{place}: expected JSON, found {}", reason(&error)))
+        Error::data(format!("{place}: expected JSON, found {}", wording::bare(&error)))
     })?;
     let described = describe(&whole, origin).map_err(|error| error.context(origin))?;
     let mut model = model::build(&described, origin)?;
     model.name = name(origin);
     Ok(model)
-}
-
-/// What is wrong, without the place that the message of the parser ends in.
-fn reason(error: &serde_json::Error) -> String {
-    let text = error.to_string();
-    text.split(" at line ").next().unwrap_or(&text).to_owned()
 }
 
 /// A file that is called `config.json` is named by its folder, any other by itself.

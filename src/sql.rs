@@ -30,7 +30,7 @@ use engine::schema::{self, Scope};
 use tokio::runtime::{Builder, Runtime};
 
 use self::functions::Replays;
-use crate::store::{Store, damaged, damaged_column};
+use crate::store::{Store, damaged, damaged_column, damaged_in};
 use crate::unbroken::unbroken;
 pub use functions::{FUNCTIONS, Function, Replayer, Wish};
 pub use named::{Documented, Kind, Named, Param, find, named, views};
@@ -303,8 +303,7 @@ fn damage(session: &Session, plan: &LogicalPlan, error: &DataFusionError) -> Opt
     });
     looked.ok()?;
     let files = tables.iter().filter_map(|table| session.files.get(table)).flatten();
-    let file = files.into_iter().find(|file| damaged_column(file).is_some())?;
-    Some(damaged(file, &why))
+    files.into_iter().find_map(|file| Some(damaged_in(file, Some(&damaged_column(file)?), &why)))
 }
 
 /// Runs a named query.

@@ -37,7 +37,7 @@ use engine::schema::{Table, Type};
 
 pub use check::check;
 pub use manifest::{Companion, FileEntry, Manifest, RunEntry, SourceEntry};
-pub(crate) use parquet_file::{batches_of, damaged, damaged_column, hex};
+pub(crate) use parquet_file::{batches_of, damaged, damaged_column, damaged_in, hex};
 pub use transaction::Transaction;
 
 /// An open store.

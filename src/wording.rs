@@ -25,8 +25,7 @@ fn said(error: &serde_json::Error, text: &str) -> String {
     if error.is_syntax() {
         return format!("expected JSON, found {}", at(text, error.line(), error.column()));
     }
-    let whole = error.to_string();
-    let sentence = whole.split(" at line ").next().unwrap_or(&whole);
+    let sentence = bare(error);
     let ticked = |begin: &str| Some(sentence.strip_prefix(begin)?.split_once('`')?.0);
     if let Some(name) = ticked("missing field `") {
         return format!("expected the key `{name}`, found none");
@@ -42,6 +41,13 @@ fn said(error: &serde_json::Error, text: &str) -> String {
         Some((found, expected)) => format!("expected {}, found {}", kind(expected), value(found)),
         None => format!("expected another shape of JSON: {sentence}"),
     }
+}
+
+/// What the parser says, without the place that its message ends in.
+pub(crate) fn bare(error: &serde_json::Error) -> String {
+    let mut whole = error.to_string();
+    whole.truncate(whole.find(" at line ").unwrap_or(whole.len()));
+    whole
 }
 
 /// What stands at a place of the text, both counted from 1.

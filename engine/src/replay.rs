@@ -17,6 +17,7 @@ mod toll;
 mod usage;
 
 pub use metrics::{DEFINITIONS, Definition};
+pub use promise::is_silent;
 pub use stacking::variations;
 pub use tables::{Run, Shipped, tables};
 pub use toll::Toll;
@@ -167,8 +168,13 @@ impl Scenario {
 
 /// What became of the requests of users, with their places: those that stages of the policy send are not among them. Their
 /// machine time is paid for like any other, but nobody waits for their tokens, and nobody buys them.
-fn of_users<'a>(outcome: &'a Outcome, workload: &'a Workload) -> impl Iterator<Item = (usize, &'a Served)> {
+pub fn of_users<'a>(outcome: &'a Outcome, workload: &'a Workload) -> impl Iterator<Item = (usize, &'a Served)> {
     outcome.served.iter().enumerate().filter(|(at, _)| !workload.is_added(*at))
+}
+
+/// The others: what stages of the policy send.
+fn of_stages<'a>(outcome: &'a Outcome, workload: &'a Workload) -> impl Iterator<Item = (usize, &'a Served)> {
+    outcome.served.iter().enumerate().filter(|(at, _)| workload.is_added(*at))
 }
 
 /// What a figure of users' requests is, sorted.

@@ -18,7 +18,7 @@ use engine::workload::{Times, Workload};
 use rayon::prelude::*;
 
 use super::replay::sources::{Load, available, choose, load, with_requests};
-use super::{Exit, Shown, print, talk};
+use super::{Exit, Shown, print, share, talk};
 use crate::scenario::load_model;
 use crate::store::Store;
 
@@ -98,7 +98,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<Exit> {
     let format = args.shown.format()?;
     let rules = rules(&args.policy)?;
-    let rate = args.sample.as_deref().map(share).transpose()?;
+    let rate = args.sample.as_deref().map(|text| share(text, "1%")).transpose()?;
     let preset = args.tiers.as_deref().map(Preset::find).transpose()?;
     if args.usd_per_gib_hour.is_some_and(|usd| !(usd.is_finite() && usd >= 0.0)) {
         return Err(Error::usage("expected `--usd-per-gib-hour` to be a price of at least 0"));
@@ -112,7 +112,7 @@ pub fn run(args: &Args) -> Result<Exit> {
         );
     }
     let (workload, sessions) = match &args.pages {
-        Some(text) => (below::pages(args, share(text)?)?, None),
+        Some(text) => (below::pages(args, share(text, "1%")?)?, None),
         None => read(args)?,
     };
     let trace = Trace::with_sessions(&workload, sessions.as_ref());
@@ -155,14 +155,6 @@ fn rules(texts: &[String]) -> Result<Vec<Rule>> {
             if rules.is_empty() { Err(Error::usage("expected a cache policy, found none")) } else { Ok(rules) }
         },
     )
-}
-
-/// A share from above 0% to 100%.
-fn share(text: &str) -> Result<f64> {
-    let ratio = text.trim().strip_suffix('%').and_then(|percent| percent.parse::<f64>().ok()).map(|p| p / 100.0);
-    ratio
-        .filter(|ratio| *ratio > 0.0 && *ratio <= 1.0)
-        .ok_or_else(|| Error::usage(format!("expected a share such as `1%`, found `{text}`")))
 }
 
 /// What a block weighs.
@@ -359,6 +351,7 @@ mod tests {
         let found: Vec<String> = rules(&texts).unwrap().iter().map(Rule::text).collect();
         assert_eq!(found, ["lru", "2q(in=30%,out=40%)", "min"]);
         assert!(rules(&[",".to_owned()]).is_err());
+        let share = |text| share(text, "1%");
         assert!(share("0%").is_err() && share("1").is_err() && (share("5%").unwrap() - 0.05).abs() < 1e-12);
     }
 }

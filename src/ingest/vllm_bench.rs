@@ -36,6 +36,7 @@ use super::source::{Input, LIMITS, Lines};
 use super::time::TimeUnit;
 use super::walk::{self, has_keys};
 use super::{Format, Head, Origin, Settings, Sniff};
+use crate::wording;
 
 /// The adapter.
 pub(super) static FORMAT: Format = Format {
@@ -123,8 +124,7 @@ fn skip_mark(lines: &mut Lines) {
 }
 
 fn broken(path: &str, error: &serde_json::Error) -> Error {
-    let what = error.to_string();
-    let what = what.split(" at line ").next().unwrap_or_default();
+    let what = wording::bare(error);
     let place = format!("{path}:{}:{}", error.line(), error.column());
     Error::data(format!("expected the JSON result of `vllm bench serve` in `{path}`, found at {place}: {what}"))
         .hint("a result that was cut has no complete request: each list holds one quantity of all of them")

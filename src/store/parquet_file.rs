@@ -279,6 +279,11 @@ pub(crate) fn batches_of(path: &Path) -> Result<impl Iterator<Item = Result<Reco
 
 /// What is said of a file that cannot be decoded, with the column that is damaged where one is; `why` is the reader's word.
 pub(crate) fn damaged(path: &Path, why: &str) -> Error {
+    damaged_in(path, damaged_column(path).as_deref(), why)
+}
+
+/// The same where the column has been looked for.
+pub(crate) fn damaged_in(path: &Path, column: Option<&str>, why: &str) -> Error {
     let shown = path.display();
     let reason = match why {
         _ if why.contains("CRC checksum mismatch") => "a page is not as it was written".to_owned(),
@@ -287,7 +292,7 @@ pub(crate) fn damaged(path: &Path, why: &str) -> Error {
         }
         _ => format!("it cannot be decoded ({why})"),
     };
-    let error = match damaged_column(path) {
+    let error = match column {
         Some(column) => Error::data(format!("cannot read `{shown}`: column `{column}`: {reason}")),
         None => Error::data(format!("cannot read `{shown}`: {reason}")),
     };

@@ -222,7 +222,7 @@ impl Block {
         places.clear();
         places.extend(requests.iter().map(place));
         by_themselves.clear();
-        if table.has_others || places.contains(&ROW_BY_ROW) {
+        if table.has_others() || places.contains(&ROW_BY_ROW) {
             for (at, place) in places.iter_mut().enumerate().filter(|(_, place)| **place >= ROW_BY_ROW) {
                 by_themselves.push(at);
                 *place = 0;
@@ -292,9 +292,7 @@ impl Corners {
 struct Table {
     /// Which of the numbers of requests that were found each one is, or how else its rows are priced.
     first: Vec<u32>,
-    /// Whether some rows are priced by themselves.
-    has_others: bool,
-    /// Of those rows, by their number of requests, what it settles; empty where there are none.
+    /// Of rows that are priced by themselves, by their number of requests, what it settles; empty where there are none.
     settled: Vec<Option<StepCost>>,
     /// For each field, and each number of requests: what the step costs with nothing kept, then what each kept token of each
     /// lane adds.
@@ -303,12 +301,8 @@ struct Table {
 
 impl Table {
     fn of<const C: usize>(plan: &Plan, corners: &Corners, fields: [Field; C]) -> Self {
-        let mut table = Self {
-            first: vec![UNSEEN; corners.numbers()],
-            has_others: false,
-            settled: Vec::new(),
-            columns: vec![Vec::new(); C],
-        };
+        let mut table =
+            Self { first: vec![UNSEEN; corners.numbers()], settled: Vec::new(), columns: vec![Vec::new(); C] };
         let nothing = vec![0_u64; plan.groups.len()];
         let none = vec![0.0; plan.groups.len()];
         let mut kept = vec![0_u64; corners.lanes];
@@ -322,7 +316,7 @@ impl Table {
             let is_linear = plan.ffn_pool.is_none();
             match is_linear.then(|| linear(ranges, &mut kept, &mut at, fields)).flatten() {
                 None => {
-                    (table.first[requests], table.has_others) = (ROW_BY_ROW, true);
+                    table.first[requests] = ROW_BY_ROW;
                     table.settled.resize(requests + 1, None);
                     table.settled[requests] = settled(plan, &decoding(requests as u64, &nothing, (&none, &nothing)));
                 }
@@ -336,6 +330,11 @@ impl Table {
             }
         }
         table
+    }
+
+    /// Whether some rows are priced by themselves.
+    fn has_others(&self) -> bool {
+        !self.settled.is_empty()
     }
 }
 

@@ -411,14 +411,11 @@ fn experts(
             // Experts of two matrices are another operation.
             key.dtype == **format && key.distribution == **distribution && !key.kernel_source.contains("nongated")
         };
-        let own = measured.surfaces_of("moe").next();
-        let found = own.and_then(|own| fastest(own, &shapes, measured.peaks.as_ref(), &fits));
-        // Another framework was measured with this one's own kernels; engines take the faster ones.
-        let borrowed = measured.surfaces_of("moe").skip(1).filter_map(|surface| {
-            let fits = |key: &Key| fits(key) && key.kernel_source.contains(TRTLLM);
+        // Behind the framework's own surface are those of others with kernels of it; engines take the faster ones.
+        kernels::faster(measured.surfaces_of("moe").enumerate().filter_map(|(at, surface)| {
+            let fits = |key: &Key| fits(key) && (at == 0 || key.kernel_source.contains(TRTLLM));
             fastest(surface, &shapes, measured.peaks.as_ref(), &fits)
-        });
-        kernels::faster(found.into_iter().chain(borrowed))
+        }))
     };
     let nodes = formats.experts.iter().find_map(|format| DISTRIBUTIONS.iter().find_map(|skew| of(format, skew)))?;
     Some(nodes.iter().map(|node| node.streaming(true)).collect())

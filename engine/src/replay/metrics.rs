@@ -1,6 +1,6 @@
 //! Named figures and their definitions.
 
-use super::{Found, Scenario, felt, jitter, of_users, promise};
+use super::{Found, Scenario, felt, jitter, of_stages, of_users, promise};
 use crate::cost::{Batch, FfnStep, Plan, ffn_step, price};
 use crate::economics::{
     MEMORY_LIFE_YEARS, cost_usd, energy_j, gross_margin_ratio, markup_ratio, memory_rent_usd, usd_per_mtok,
@@ -224,7 +224,7 @@ fn requests(found: &Found, workload: &Workload, put: &mut Put<'_>) {
     let (time, outcome) = (found.plan.certainty, &found.outcome);
     let users =
         |is: &dyn Fn(&Served) -> bool| of_users(outcome, workload).filter(|(_, served)| is(served)).count() as f64;
-    let added = || outcome.served.iter().enumerate().filter(|(at, _)| workload.is_added(*at));
+    let added = || of_stages(outcome, workload);
     let finished = added().filter(|(_, served)| served.fate == Fate::Finished).count();
     let (prompts, outputs) = sum_tokens(workload, added());
     let waited: i64 = of_users(outcome, workload).map(|(_, served)| served.stage_wait_ns).sum();
@@ -413,7 +413,7 @@ fn split(
     put("usd_prompts", part(prompts), certainty);
     put("usd_outputs", part(outputs), certainty);
     put("usd_idle", usd.map(|usd| usd - part(prompts).unwrap_or(0.0) - part(outputs).unwrap_or(0.0)), certainty);
-    let added = found.outcome.served.iter().enumerate().filter(|(at, _)| workload.is_added(*at));
+    let added = of_stages(&found.outcome, workload);
     // A sum of nothing would be -0, which no database takes for 0.
     put("usd_added", part(added.fold(0.0, |sum, (_, served)| sum + served.machine_ns)), certainty);
     // Blocks that wait in memory for the next request with the same beginning.

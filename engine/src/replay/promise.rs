@@ -61,7 +61,7 @@ pub(super) fn is_good(promise: &Promise, served: &Served, output: u32) -> bool {
 }
 
 /// Whether a request was served to its end and generates nothing, so that it has no first token.
-pub(super) fn is_silent(served: &Served) -> bool {
+pub fn is_silent(served: &Served) -> bool {
     served.fate == Fate::Finished && served.ttft_ns.is_none()
 }
 

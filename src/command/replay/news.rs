@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use engine::cost::BLOCK_TOKENS;
 use engine::error::Result;
 use engine::model::Model;
-use engine::replay::{Found, Scenario, Source};
-use engine::serving::{Fate, Served};
+use engine::replay::{Found, Scenario, Source, is_silent, of_users};
+use engine::serving::Fate;
 use engine::workload::Workload;
 
 use crate::command::{Exit, talk};
@@ -39,16 +39,13 @@ fn too_long(workload: &Workload, model: &Model) -> Option<String> {
 
 /// Says of which requests no time to first token is known, since they generate nothing.
 fn tell_silent(scenario: &Scenario, workload: &Workload, found: &Found) {
-    let users = found.outcome.served.iter().enumerate().filter(|(at, _)| !workload.is_added(*at));
-    let finished = users.map(|(_, served)| served).filter(|served| served.fate == Fate::Finished);
-    let (silent, heard): (Vec<&Served>, Vec<&Served>) = finished.partition(|served| served.ttft_ns.is_none());
-    if !silent.is_empty() {
+    let finished = || of_users(&found.outcome, workload).filter(|(_, served)| served.fate == Fate::Finished);
+    let (silent, all) = (finished().filter(|(_, served)| is_silent(served)).count(), finished().count());
+    if silent > 0 {
         talk::note(&format!(
-            "`{}`: {} of {} requests generate nothing and have no first token: what is said of it is of the other {}",
+            "`{}`: {silent} of {all} requests generate nothing and have no first token: what is said of it is of the other {}",
             scenario.name,
-            silent.len(),
-            silent.len() + heard.len(),
-            heard.len()
+            all - silent
         ));
     }
 }

@@ -1,7 +1,7 @@
 //! `kvtoll validate serving`: replays beside what real engines measured.
 //!
 //! Two kinds of runs are read. A folder that LLMServingSim's benchmark wrote (`meta.json`, `requests.jsonl`,
-//! `timeseries.csv`) is one run of one engine, request by request ([`run`]). A CSV file with a row per run of fixed lengths
+//! `timeseries.csv`) is one run of one engine, request by request ([`run`]). A CSV file with a row per closed-loop run
 //! (`isl`, `osl`, `batch_size`, ..., `silicon_ttft_ms`, `silicon_tpot_ms`) is replayed row by row as closed loops
 //! ([`rows`]). Each figure is shown with what was measured, what the replay says, and the error.
 
@@ -15,12 +15,12 @@ use arrow::array::{ArrayRef, Float64Array, RecordBatch, StringArray, UInt64Array
 use engine::error::{Error, Result};
 use rayon::prelude::*;
 
-use crate::command::{Exit, format_of, print, talk};
+use crate::command::{Exit, format_of, print, share, talk};
 
 /// Arguments of `kvtoll validate serving`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Folders of LLMServingSim runs, or CSV files of runs of fixed lengths
+    /// Folders of LLMServingSim runs, or CSV files with a row per closed-loop run
     #[arg(required = true, value_name = "RUNS")]
     pub runs: Vec<PathBuf>,
     /// The machine of folders that do not name theirs, or variations of it
@@ -40,7 +40,7 @@ pub struct Args {
     pub surfaces: Option<PathBuf>,
     /// Draw the lengths of a CSV's requests evenly from this share of those that it lists up to all of it: InferenceX draws
     /// from 80%; `100%` has all alike
-    #[arg(long, value_name = "SHARE", default_value = "80%", value_parser = share)]
+    #[arg(long, value_name = "SHARE", default_value = "80%", value_parser = |text: &str| share(text, "80%"))]
     pub lengths_from: f64,
     /// Add to a CSV's times to the first token what the rows of other models under the same engine ask for, and print it
     #[arg(long)]
@@ -51,13 +51,6 @@ pub struct Args {
     /// Write the table to a file, by its name as csv, tsv, ndjson, json, md or parquet
     #[arg(long, value_name = "PATH")]
     pub output: Option<PathBuf>,
-}
-
-/// A share such as `80%`, above 0 and at most 100.
-fn share(text: &str) -> std::result::Result<f64, String> {
-    let percent = text.strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
-    let known = percent.filter(|percent| *percent > 0.0 && *percent <= 100.0);
-    known.map(|percent| percent / 100.0).ok_or_else(|| format!("expected a share such as `80%`, found `{text}`"))
 }
 
 /// A line of the table of errors.

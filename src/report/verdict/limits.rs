@@ -12,23 +12,27 @@ pub(super) fn named(lens: &'static str, found: &[&Row], text: &str) -> Option<Se
 
 /// What the reader must know before believing the rest.
 pub(super) fn limits(rows: &[Row], done: &[&Row], baseline: Option<&Row>) -> Vec<Sentence> {
-    let mut sentences = Vec::new();
-    let mut say = |lens, found: Vec<&Row>, text: &str| sentences.extend(named(lens, &found, text));
     if rows.is_empty() {
         return Vec::new();
     }
     let pick = |keep: &dyn Fn(&Row) -> bool| done.iter().copied().filter(|row| keep(row)).collect::<Vec<&Row>>();
     let is_mute = |row: &Row| row.output_tokens_per_s.is_some_and(|speed| speed <= 0.0);
     let unpriced = pick(&|row| row.usd_per_mtok_output.is_none() && !is_mute(row));
-    say("No cost", unpriced, "Not ranked by cost, because the price of the accelerators is not disclosed: ");
-    say("No output", pick(&is_mute), "Not ranked by cost or steadiness, because no token was generated: ");
+    let undisclosed = "Not ranked by cost, because the price of the accelerators is not disclosed: ";
+    let nothing = "Not ranked by cost or steadiness, because no token was generated: ";
     let assumed = pick(&is_assumed);
     let all_assumed = assumed.len() == done.len();
-    sentences.extend(unknown_losses(done));
-    sentences.extend(beyond_context(done));
-    let mut say = |lens, found: Vec<&Row>, text: &str| sentences.extend(named(lens, &found, text));
-    say("Certainty", if all_assumed { Vec::new() } else { assumed }, "Figures rest on an assumption in ");
-    say("Failed", rows.iter().filter(|row| row.status != "ok").collect(), "Not replayed: ");
+    let failed: Vec<&Row> = rows.iter().filter(|row| row.status != "ok").collect();
+    let some_assumed = if all_assumed { &[] } else { assumed.as_slice() };
+    let said = [
+        named("No cost", &unpriced, undisclosed),
+        named("No output", &pick(&is_mute), nothing),
+        unknown_losses(done),
+        beyond_context(done),
+        named("Certainty", some_assumed, "Figures rest on an assumption in "),
+        named("Failed", &failed, "Not replayed: "),
+    ];
+    let mut sentences: Vec<Sentence> = said.into_iter().flatten().collect();
     if all_assumed && !done.is_empty() {
         let text = "Every scenario rests on at least one assumed input; the last section names them.";
         sentences.push(Sentence { lens: "Certainty", parts: vec![plain(text)] });

@@ -64,7 +64,7 @@ fn the_closed_form_needs_no_row_by_row_pricing() {
         let table = Table::of(&plan, &corners, [Field::Total]);
         let seen: Vec<u32> = [1, 8, 64].iter().map(|&at: &usize| table.first[at]).collect();
         assert_eq!(seen.iter().all(|&first| first < ROW_BY_ROW), is_tabled, "{machine}");
-        assert_eq!((table.columns[0].len(), table.has_others), if is_tabled { (6, false) } else { (0, true) });
+        assert_eq!((table.columns[0].len(), table.has_others()), if is_tabled { (6, false) } else { (0, true) });
     }
 }
 

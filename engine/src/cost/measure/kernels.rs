@@ -139,11 +139,10 @@ fn fastest_of(
             continue;
         }
         let Some(nodes) = times(surface, (group, key), shapes, &mut scratch) else { continue };
-        let outside = nodes.iter().filter(|node| !node.is_calibrated()).count();
-        if outside > most_outside {
+        let rank = rank(&nodes);
+        if rank.0 > most_outside {
             continue;
         }
-        let rank = rank(&nodes);
         if best.as_ref().is_none_or(|(before, _)| is_better(rank, *before)) {
             let nodes = match peaks {
                 Some(peaks) => moved(surface, key, shapes, nodes, peaks)?,

@@ -90,7 +90,7 @@ struct Came {
 }
 
 pub(super) fn validate(args: &Args, path: &Path) -> Result<(Vec<Line>, Vec<RecordBatch>)> {
-    let a_csv = "a CSV of runs has a header and a row per run of fixed lengths; see `kvtoll validate serving --help`";
+    let a_csv = "a CSV of runs has a header and a row per closed-loop run; see `kvtoll validate serving --help`";
     let bytes = std::fs::read(path).map_err(|error| Error::usage(format!("cannot read it: {error}")).hint(a_csv))?;
     let text = String::from_utf8(bytes)
         .map_err(|_| Error::data("expected a CSV file in UTF-8, found other bytes").hint(a_csv))?;

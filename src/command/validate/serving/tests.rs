@@ -134,8 +134,8 @@ fn lengths_are_drawn_from_a_share_of_what_is_listed() {
     assert!(drawn.contains(&819) && drawn.contains(&1024));
     assert_eq!(rows::lengths(&mut rng, 3, 1024, 1.0), [1024; 3]);
     assert_eq!(rows::lengths(&mut rng, 2, 0, 0.8), [1; 2]);
-    assert_eq!(share("80%"), Ok(0.8));
-    assert_eq!(share("0%").unwrap_err(), "expected a share such as `80%`, found `0%`");
+    assert_eq!(share("80%", "80%"), Ok(0.8));
+    assert_eq!(share("0%", "80%").unwrap_err().to_string(), "expected a share such as `80%`, found `0%`");
 }
 
 /// As the ids of such rows say it: `2026_04_06_deepseek_r1_b200_sxm_trtllm_fp8_agg_8192x1024_c4_tp8_ep8_920`.
