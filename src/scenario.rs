@@ -50,6 +50,8 @@ pub struct Spec {
     pub step_tokens: Option<u32>,
     /// Requests running at a time at most, in place of the engine's own.
     pub running_requests: Option<u32>,
+    /// Steps from one look for arrivals to the next while requests only decode, in place of the engine's own.
+    pub look_steps: Option<u32>,
     /// KV blocks of 16 tokens per copy of the model; what the memory leaves if not given.
     pub kv_blocks: Option<u32>,
     /// `x0.5`, a multiple of the trace's arrival rate.
@@ -188,6 +190,7 @@ impl Spec {
             engine: text(self.engine, &other.engine),
             step_tokens: self.step_tokens.or(other.step_tokens),
             running_requests: self.running_requests.or(other.running_requests),
+            look_steps: self.look_steps.or(other.look_steps),
             kv_blocks: self.kv_blocks.or(other.kv_blocks),
             rate: text(self.rate, &other.rate),
             tensor_parallel: self.tensor_parallel.or(other.tensor_parallel),
@@ -397,6 +400,7 @@ impl Spec {
         for (name, given, own) in [
             ("step_tokens", self.step_tokens, &mut rules.step_tokens),
             ("running_requests", self.running_requests, &mut rules.running_requests),
+            ("look_steps", self.look_steps, &mut rules.look_steps),
         ] {
             match given {
                 Some(0) => return Err(Error::usage(format!("expected `{name}` of at least 1, found 0"))),

@@ -19,7 +19,7 @@ use arrow::buffer::{OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::{DataType, Field, Float64Type};
 use engine::policy::select::{self, Units};
 use engine::policy::{Stack, Trial};
-use engine::recording::{Head, Recording, Tables, recordings};
+use engine::recording::{Head, Recording, Tables, read_together, recordings};
 use engine::schema::{Cell, batch_of_rows, canonical};
 
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
@@ -252,9 +252,10 @@ type Sums = [f64; 3];
 /// What is timed on the heads of a layer.
 type Work<'w> = dyn Fn(&[Head<'_>], &mut Vec<Units>) -> engine::error::Result<Sums> + Sync + 'w;
 
-/// Runs `work` on every layer, on so many threads.
-fn each_layer(recording: &Recording, threads: usize, work: &Work<'_>) -> Fallible<Sums> {
-    let layers: Vec<Vec<Head<'_>>> = recording.heads_by_layer().collect();
+/// Runs `work` on every layer, or on several that are as short as that many bytes, on so many threads.
+fn each_layer(recording: &Recording, threads: usize, bytes: usize, work: &Work<'_>) -> Fallible<Sums> {
+    let requests: Vec<Vec<Head<'_>>> = recording.heads_by_request().collect();
+    let layers: Vec<&[Head<'_>]> = requests.iter().flat_map(|heads| read_together(heads, bytes)).collect();
     let next = AtomicUsize::new(0);
     let worker = || -> engine::error::Result<Sums> {
         let (mut units, mut all) = (Vec::new(), Sums::default());
@@ -278,9 +279,9 @@ fn each_layer(recording: &Recording, threads: usize, work: &Work<'_>) -> Fallibl
 
 /// Lost mass and kept share of each row, without the best set of the same size: what the selection itself takes.
 fn choose(stack: &Stack, recording: &Recording, threads: usize) -> Fallible<Sums> {
-    each_layer(recording, threads, &|layer, units| {
+    each_layer(recording, threads, select::TOGETHER, &|layer, units| {
         let (budgets, mut sums) = (vec![0; layer.len()], Sums::default());
-        select::run_layer(stack.selection(), layer, &budgets, units, |_, step, units| {
+        select::run(stack.selection(), layer, &budgets, units, |_, step, units| {
             sums[0] += units.lost_mass();
             sums[1] += f64::from(units.kept_tokens(step.context_tokens)) / f64::from(step.context_tokens);
             sums[2] += 1.0;
@@ -293,7 +294,7 @@ fn choose(stack: &Stack, recording: &Recording, threads: usize) -> Fallible<Sums
 /// All that `attention_error` says.
 fn error(stack: &Stack, recording: &Recording, threads: usize) -> Fallible<Sums> {
     let trial = Trial::by_steps(stack, recording.head_dim, STEPS)?;
-    each_layer(recording, threads, &|layer, _| {
+    each_layer(recording, threads, 0, &|layer, _| {
         let found = trial.layer(recording, layer, &vec![0; layer.len()])?;
         let sum = |name: &str| {
             let column = found.column_by_name(name).map(AsArray::as_primitive::<Float64Type>);

@@ -289,6 +289,21 @@ impl Recording {
     }
 }
 
+/// The heads of one request, as many layers together as a step needs to read so many bytes of masses, and at least one:
+/// reads of a few KB here and there come late from memory. Layers that are together have the same steps.
+pub fn read_together<'h, 'a>(heads: &'h [Head<'a>], bytes: usize) -> impl Iterator<Item = &'h [Head<'a>]> {
+    let mut read = 0;
+    heads.chunk_by(move |a, b| {
+        read += a.step(0).map_or(0, |step| size_of_val(step.mass));
+        let has_same_steps = || a.rows.iter().map(|row| row.step).eq(b.rows.iter().map(|row| row.step));
+        let is_together = a.layer == b.layer || read < bytes && has_same_steps();
+        if !is_together {
+            read = 0;
+        }
+        is_together
+    })
+}
+
 impl<'a> Head<'a> {
     /// The recorded steps in order.
     pub fn steps(&self) -> impl ExactSizeIterator<Item = Step<'a>> + use<'a> {

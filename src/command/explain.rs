@@ -290,10 +290,11 @@ fn price_book(name: &str) -> Result<Option<String>> {
 fn rules(name: &str) -> Option<String> {
     let rules = RULES.iter().find(|rules| rules.name == name)?;
     Some(format!(
-        "engine {name}\n  {}\n  tokens per step: {}\n  running requests: {}\n  prefix cache: {}\n",
+        "engine {name}\n  {}\n  tokens per step: {}\n  running requests: {}\n  steps between looks for arrivals: {}\n  prefix cache: {}\n",
         rules.doc,
         rules.step_tokens,
         rules.running_requests,
+        rules.look_steps,
         if rules.prefix_cache { "yes" } else { "no" }
     ))
 }

@@ -143,6 +143,10 @@ pub struct Wanted {
     /// Requests running at a time at most, in place of the engine's own
     #[arg(long, value_name = "N")]
     pub running_requests: Option<u32>,
+    /// Steps from one look for arrivals to the next while requests only decode, in place of the engine's own: SGLang's
+    /// `--scheduler-recv-interval`
+    #[arg(long, value_name = "N")]
+    pub look_steps: Option<u32>,
     /// KV blocks of 16 tokens per copy of the model, as an engine reports them; what the memory leaves if not given
     #[arg(long, value_name = "N")]
     pub kv_blocks: Option<u32>,
@@ -205,6 +209,7 @@ impl Wanted {
             ("concurrency", self.concurrency),
             ("step-tokens", self.step_tokens),
             ("running-requests", self.running_requests),
+            ("look-steps", self.look_steps),
             ("kv-blocks", self.kv_blocks),
         ] {
             words.extend(value.map(|number| format!("--{flag} {number}")));
@@ -376,6 +381,7 @@ fn specs(wanted: &Wanted) -> Result<Vec<Spec>> {
         routing: wanted.routing.clone(),
         step_tokens: wanted.step_tokens,
         running_requests: wanted.running_requests,
+        look_steps: wanted.look_steps,
         kv_blocks: wanted.kv_blocks,
         rate: wanted.rate.clone(),
         tensor_parallel: wanted.tensor_parallel,

@@ -166,7 +166,7 @@ impl<'a> Trial<'a> {
 fn errors(trial: &Trial<'_>, recording: &Recording) -> Result<RecordBatch> {
     let mut rows = Rows::of(trial.stack);
     let mut scratch = Scratch::default();
-    select::each_layer(trial.stack.selection(), recording, |layer, budgets| {
+    select::each_layer(trial.stack.selection(), recording, 0, |layer, budgets| {
         trial.add_layer(recording, layer, budgets, &mut scratch, &mut rows)
     })?;
     with_premise(&rows.batch(&trial.stack.name(), recording)?, premise(trial.stack, recording))
@@ -306,7 +306,7 @@ fn run_layer(run: &Run<'_, '_>, scratch: &mut Scratch, rows: &mut Rows) -> Resul
     let mut smallest: Vec<Smallest> = vec![Smallest::default(); layer.len()];
     let mut read = output::Scratch::default();
     let mut recovered = Recovered::new(*selection, *recovery, layer.len());
-    select::run_layer(*selection, layer, budgets, units, |at, step, units| {
+    select::run(*selection, layer, budgets, units, |at, step, units| {
         let (Some(head), Some(ranges), Some(smallest)) = (layer.get(at), ranges.get_mut(at), smallest.get_mut(at))
         else {
             return Ok(());

@@ -69,7 +69,7 @@ pub fn of_layer(stack: &Stack, layer: &[Head<'_>], budgets: &[u32]) -> Result<Op
     let per_page = units_per_page(first.unit_tokens());
     let mut heads: Vec<HeadPages> = layer.iter().map(|head| none_of(head.kv_head)).collect();
     let (mut touched_by_any, mut any) = (0_u64, Vec::new());
-    select::run_layer(selection, layer, budgets, &mut Vec::new(), |at, step, units| {
+    select::run(selection, layer, budgets, &mut Vec::new(), |at, step, units| {
         let (Some(head), Some(found)) = (layer.get(at), heads.get_mut(at)) else { return Ok(()) };
         let view = recovered.view((at, budgets.get(at).copied().unwrap_or(0)), head, step, units)?;
         let is_kept = |at: usize| {
@@ -117,7 +117,7 @@ fn tokens_of(marks: &[bool], unit: u32, context: u32) -> u32 {
 /// As [`of_layer`].
 pub fn organisation(stack: &Stack, recording: &Recording) -> Result<[RecordBatch; 2]> {
     let mut layers = Vec::new();
-    select::each_layer(stack.selection(), recording, |layer, budgets| {
+    select::each_layer(stack.selection(), recording, 0, |layer, budgets| {
         layers.extend(of_layer(stack, layer, budgets)?);
         Ok(())
     })?;

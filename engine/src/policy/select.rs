@@ -1,8 +1,9 @@
 //! How selections choose on recorded attention: what they see, and the marks they set.
 //!
-//! A choice is made of up to four functions, each of which sees as much as it needs. [`Choice::budgets`] sees all heads of
+//! A choice is made of up to five functions, each of which sees as much as it needs. [`Choice::budgets`] sees all heads of
 //! all layers of a request and may give each head a budget of its own. [`Choice::prompt`] sees the heads of one layer when
-//! the prompt is complete. [`Choice::step`] chooses for one head before a decode step attends, and [`Choice::after`] sees
+//! the prompt is complete. [`Choice::ends`] chooses by place alone, once for all. [`Choice::step`] chooses for one head before a
+//! decode step attends, and [`Choice::after`] sees
 //! what the heads of one layer attended to, and may drop part of it from the next step on. So a layer at a time is in
 //! memory, and layers can be run in any order.
 //!
@@ -18,7 +19,7 @@ use std::borrow::Cow;
 
 use super::{Args, Selection};
 use crate::error::{Error, Result};
-use crate::recording::{Head, Recording, Step};
+use crate::recording::{Head, Recording, Step, read_together};
 
 /// Gives each head of a request, in the order of layer and head, a number that its stage then chooses by: prompt tokens to
 /// keep, or which class of heads it belongs to.
@@ -32,6 +33,9 @@ pub type OfPrompt = fn(&Args, &[Head<'_>], &[u32], &mut [Units]) -> Result<()>;
 /// left, and new units are kept.
 pub type OfStep = fn(&Args, &Head<'_>, u32, &Step<'_>, &mut Units) -> Result<()>;
 
+/// How many of the first tokens of any context are kept, and how many in all: the others are its last ones.
+pub type Ends = fn(&Args) -> Result<(u32, u32)>;
+
 /// Takes note of what the heads of one layer attended to in a step, and drops units from the next step on.
 pub type AfterStep = fn(&Args, &[Head<'_>], &[Step<'_>], &mut [Units]) -> Result<()>;
 
@@ -42,7 +46,9 @@ pub struct Choice {
     pub budgets: Option<Budgets>,
     /// What is kept of the prompt once it is complete.
     pub prompt: Option<OfPrompt>,
-    /// What a step attends to.
+    /// What every step of every head attends to.
+    pub ends: Option<Ends>,
+    /// What a step of a head attends to.
     pub step: Option<OfStep>,
     /// What is dropped after a step.
     pub after: Option<AfterStep>,
@@ -79,7 +85,7 @@ pub struct Units {
 
 impl Choice {
     /// Keeps all.
-    pub const NONE: Self = Self { budgets: None, prompt: None, step: None, after: None };
+    pub const NONE: Self = Self { budgets: None, prompt: None, ends: None, step: None, after: None };
 
     /// Chooses once, when the prompt is complete; generated tokens are kept.
     pub const fn of_prompt(prompt: OfPrompt) -> Self {
@@ -89,6 +95,11 @@ impl Choice {
     /// Chooses anew for each head and step.
     pub const fn of_step(step: OfStep) -> Self {
         Self { step: Some(step), ..Self::NONE }
+    }
+
+    /// Chooses by place alone.
+    pub const fn of_ends(ends: Ends) -> Self {
+        Self { ends: Some(ends), ..Self::NONE }
     }
 }
 
@@ -224,8 +235,8 @@ impl Units {
             Some(dropped) => (0.0, scan::sum(dropped.unwrap_or_default())),
             None if is_lost_enough => (0.0, scan::sum_unmarked(mass, &self.kept)),
             None => {
-                let (all, lost) = scan::sum_and_unmarked(mass, &self.kept);
-                (all - lost, lost)
+                let lost = scan::sum_unmarked(mass, &self.kept);
+                (scan::sum(mass) - lost, lost)
             }
         };
     }
@@ -361,19 +372,24 @@ pub fn sums_of(scores: &[f32], unit: u32, (from, to): (usize, usize)) -> Cow<'_,
     if unit == 1 { tokens.into() } else { tokens.chunks(unit).map(|scores| scores.iter().sum::<f32>()).collect() }
 }
 
-/// Calls `take` for each layer of each request with its heads and their budgets.
+/// Bytes of masses of a step that are worth reading together.
+pub const TOGETHER: usize = 64 << 10;
+
+/// Calls `take` for each layer of each request with its heads and their budgets; for several layers that are read together
+/// if they are as short as that many bytes.
 pub(super) fn each_layer(
     selection: Option<(&Args, &Selection)>,
     recording: &Recording,
+    bytes: usize,
     mut take: impl FnMut(&[Head<'_>], &[u32]) -> Result<()>,
 ) -> Result<()> {
     let mut numbers = Vec::new();
     for heads in recording.heads_by_request() {
         budgets(selection, &heads, &mut numbers)?;
         let mut from = 0;
-        for layer in heads.chunk_by(|a, b| a.layer == b.layer) {
-            take(layer, numbers.get(from..from + layer.len()).unwrap_or_default())?;
-            from += layer.len();
+        for layers in read_together(&heads, bytes) {
+            take(layers, numbers.get(from..from + layers.len()).unwrap_or_default())?;
+            from += layers.len();
         }
     }
     Ok(())
@@ -389,14 +405,16 @@ pub fn budgets(selection: Option<(&Args, &Selection)>, heads: &[Head<'_>], budge
     Ok(())
 }
 
-/// Runs a selection over the recorded steps of the heads of one layer.
+/// Runs a selection over the recorded steps of heads of one request: those of a layer, or of several layers that have the
+/// same steps.
 ///
-/// `budgets` are those heads' from [`budgets`]; `units` is a buffer. `visit` is given the place of the head among `heads`,
-/// the step, and what that step attends to.
+/// Rows of one step lie behind each other in memory, so that several short ones are read faster together; see
+/// [`read_together`](crate::recording::read_together). `budgets` are those heads' from [`budgets`]; `units` is a buffer. `visit` is given the place
+/// of the head among `heads`, the step, and what that step attends to.
 ///
 /// # Errors
 /// A channel that the recording lacks, with how to record it, and what `visit` returns.
-pub fn run_layer<'a>(
+pub fn run<'a>(
     selection: Option<(&Args, &Selection)>,
     heads: &[Head<'a>],
     budgets: &[u32],
@@ -404,15 +422,12 @@ pub fn run_layer<'a>(
     mut visit: impl FnMut(usize, &Step<'a>, &Units) -> Result<()>,
 ) -> Result<()> {
     let Some(first) = heads.first() else { return Ok(()) };
-    units.resize_with(heads.len(), || Units::new(first.unit_tokens()));
-    for units in units.iter_mut() {
-        units.tokens = first.unit_tokens().max(1);
-        units.begin(first.request.prompt_tokens);
-    }
+    begin(selection, heads, budgets, units)?;
     let choice = selection.map(|(_, selection)| selection.choice).unwrap_or_default();
-    if let (Some((args, _)), Some(prompt)) = (selection, choice.prompt) {
-        prompt(args, heads, budgets, units)?;
-    }
+    let ends = match (selection, choice.ends) {
+        (Some((args, _)), Some(ends)) => Some(ends(args)?),
+        _ => None,
+    };
     // Heads of one layer have the same steps, which was checked when they were read.
     let steps_at = |at: usize, steps: &mut Vec<Step<'a>>| {
         steps.clear();
@@ -429,6 +444,9 @@ pub fn run_layer<'a>(
                 scan::touch(next.mass);
             }
             units.grow(step.context_tokens);
+            if let Some((sinks, budget)) = ends {
+                units.keep_ends(step.context_tokens, sinks, budget);
+            }
             if let (Some((args, _)), Some(choose)) = (selection, choice.step) {
                 choose(args, head, budgets.get(index).copied().unwrap_or(0), step, units)?;
             }
@@ -438,8 +456,37 @@ pub fn run_layer<'a>(
             visit(index, step, units)?;
         }
         if let (Some((args, _)), Some(after)) = (selection, choice.after) {
-            after(args, heads, &steps, units)?;
+            let mut from = 0;
+            for layer in heads.chunk_by(|a, b| a.layer == b.layer) {
+                let all = from..from + layer.len();
+                let units = units.get_mut(all.clone()).unwrap_or_default();
+                after(args, layer, steps.get(all).unwrap_or_default(), units)?;
+                from += layer.len();
+            }
         }
+    }
+    Ok(())
+}
+
+/// Chooses among the prompt's units, layer by layer.
+fn begin(
+    selection: Option<(&Args, &Selection)>,
+    heads: &[Head<'_>],
+    budgets: &[u32],
+    units: &mut Vec<Units>,
+) -> Result<()> {
+    units.resize_with(heads.len(), || Units::new(1));
+    for (head, units) in heads.iter().zip(units.iter_mut()) {
+        units.tokens = head.unit_tokens().max(1);
+        units.begin(head.request.prompt_tokens);
+    }
+    let Some((args, Selection { choice: Choice { prompt: Some(prompt), .. }, .. })) = selection else { return Ok(()) };
+    let mut from = 0;
+    for layer in heads.chunk_by(|a, b| a.layer == b.layer) {
+        let all = from..from + layer.len();
+        let units = units.get_mut(all.clone()).unwrap_or_default();
+        prompt(args, layer, budgets.get(all).unwrap_or_default(), units)?;
+        from += layer.len();
     }
     Ok(())
 }

@@ -2,10 +2,11 @@
 
 use super::minicache::Merge;
 use super::recovery::{self, OfSelection};
+use super::select::Units;
 use super::{Args, Channel, Distortion, Floor, Format, Kept, Rule, Selection, kind, select};
 use crate::error::{Error, Result};
 use crate::model::{Attention, KvShape};
-use crate::recording::{Head, Recording};
+use crate::recording::{Head, Recording, Step};
 
 /// A stage with its parameters.
 #[derive(Debug, Clone)]
@@ -57,12 +58,15 @@ impl Measured {
     /// A channel that the recording lacks, with how to record it.
     pub fn of(stack: &Stack, recording: &Recording) -> Result<Option<Self>> {
         let mut sums = vec![Reads::default(); recording.layers as usize];
-        select::each_layer(stack.selection(), recording, |layer, budgets| {
-            let found = Self::sum_of(stack, layer, budgets)?;
-            if let Some(all) = layer.first().and_then(|head| sums.get_mut(usize::from(head.layer))) {
-                all.add(found);
-            }
-            Ok(())
+        let mut units = Vec::new();
+        select::each_layer(stack.selection(), recording, select::TOGETHER, |heads, budgets| {
+            select::run(stack.selection(), heads, budgets, &mut units, |at, step, units| {
+                let head = heads.get(at);
+                if let Some((head, all)) = head.and_then(|head| Some((head, sums.get_mut(usize::from(head.layer))?))) {
+                    all.add(Reads::of(head, step, units));
+                }
+                Ok(())
+            })
         })?;
         Ok(Self::of_sums(recording.label(), &sums))
     }
@@ -72,13 +76,9 @@ impl Measured {
     /// # Errors
     /// As [`Measured::of`].
     pub fn sum_of(stack: &Stack, layer: &[Head<'_>], budgets: &[u32]) -> Result<Reads> {
-        let prompt = layer.first().map_or(0, |head| head.request.prompt_tokens);
         let mut sums = Reads::default();
-        select::run_layer(stack.selection(), layer, budgets, &mut Vec::new(), |_, step, units| {
-            let kept = units.kept_tokens(step.context_tokens);
-            let of_prompt = kept.saturating_sub(step.context_tokens.saturating_sub(prompt));
-            let ratio = f64::from(of_prompt) / f64::from(prompt.max(1));
-            sums.add(Reads { prompt_ratio: ratio, tokens: f64::from(kept), count: 1 });
+        select::run(stack.selection(), layer, budgets, &mut Vec::new(), |at, step, units| {
+            layer.get(at).into_iter().for_each(|head| sums.add(Reads::of(head, step, units)));
             Ok(())
         })?;
         Ok(sums)
@@ -105,6 +105,14 @@ pub struct Reads {
 }
 
 impl Reads {
+    /// Those of one step of a head.
+    fn of(head: &Head<'_>, step: &Step<'_>, units: &Units) -> Self {
+        let (kept, prompt) = (units.kept_tokens(step.context_tokens), head.request.prompt_tokens);
+        let of_prompt = kept.saturating_sub(step.context_tokens.saturating_sub(prompt));
+        let prompt_ratio = f64::from(of_prompt) / f64::from(prompt.max(1));
+        Self { prompt_ratio, tokens: f64::from(kept), count: 1 }
+    }
+
     /// Adds other sums.
     pub fn add(&mut self, other: Self) {
         self.prompt_ratio += other.prompt_ratio;

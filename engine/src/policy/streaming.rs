@@ -39,14 +39,10 @@ fn make(args: &Args) -> Result<Rule> {
         });
         return Ok(Rule::Select(Selection::same(Keep::of_prompt(Budget::Tokens(total)), choice)));
     }
-    let choice = Choice::of_step(|args, _, _, step, units| {
-        let (sinks, total) = counts(args)?;
-        units.keep_ends(step.context_tokens, sinks, total);
-        Ok(())
-    });
-    Ok(Rule::Select(Selection::same(Keep::at_most(total), choice)))
+    Ok(Rule::Select(Selection::same(Keep::at_most(total), Choice::of_ends(counts))))
 }
 
+/// Sinks, and all tokens kept.
 /// Sinks, and all tokens kept.
 fn counts(args: &Args) -> Result<(u32, u32)> {
     let (sinks, recent) = (args.count("sinks", 0, u32::MAX)?, args.count("recent", 1, u32::MAX)?);

@@ -20,9 +20,6 @@ pub(super) static KIND: Kind = Kind {
 
 fn make(args: &Args) -> Result<Rule> {
     let keep = Keep::at_most(args.count("size", 1, u32::MAX)?);
-    let choice = Choice::of_step(|args, _, _, step, units| {
-        units.keep_ends(step.context_tokens, 0, args.count("size", 1, u32::MAX)?);
-        Ok(())
-    });
+    let choice = Choice::of_ends(|args| Ok((0, args.count("size", 1, u32::MAX)?)));
     Ok(Rule::Select(Selection::same(keep, choice)))
 }

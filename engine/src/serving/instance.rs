@@ -86,6 +86,15 @@ struct Leaving {
     until_ns: i64,
 }
 
+/// An arrival that is not seen yet.
+#[derive(Debug, Clone, Copy)]
+struct Coming {
+    request: u32,
+    at: i64,
+    /// Steps that must end first.
+    left: u64,
+}
+
 /// Steps that the instance will carry out unless an arrival cuts them short.
 #[derive(Debug, Clone)]
 struct Pending {
@@ -107,8 +116,10 @@ pub(super) struct Instance<'a> {
     memory: Memory,
     decoding: Lockstep,
     waiting: VecDeque<u32>,
-    /// Arrivals that a step which is put together now cannot see yet, with the steps that must end first.
-    inbox: VecDeque<(u32, u32)>,
+    /// Arrivals that a step which is put together now cannot see yet.
+    inbox: VecDeque<Coming>,
+    /// Decode steps since it last looked for arrivals.
+    looked: u64,
     prefilling: VecDeque<u32>,
     /// Running requests by order of admission.
     running: BTreeSet<(u64, u32)>,
@@ -161,6 +172,7 @@ impl<'a> Instance<'a> {
             decoding: Lockstep::new(plan),
             waiting: VecDeque::new(),
             inbox: VecDeque::new(),
+            looked: 0,
             prefilling: VecDeque::new(),
             running: BTreeSet::new(),
             leaving: Vec::new(),
@@ -237,22 +249,30 @@ impl<'a> Instance<'a> {
         if !shared.states[request as usize].has_kv {
             shared.states[request as usize].prefill = shared.workload.prompt[request as usize];
         }
-        let ahead = u64::from(shared.rules.lookahead);
-        let mut left = 1 + u32::from(self.pending.is_some());
-        let cut = self.pending.as_ref().filter(|pending| pending.steps > 1).map(|pending| {
-            let until = (at - pending.start_ns).max(0) as f64;
-            let reached = steps_until(pending.first.total(), pending.last.total(), pending.steps, until);
-            (reached + ahead, pending.steps)
-        });
-        if let Some((wanted, steps)) = cut {
-            left = if wanted <= steps { 1 } else { 2 };
-            // While others already wait for room, an arrival changes nothing.
-            if wanted < steps && self.waiting.is_empty() {
-                self.cut(shared.rules, wanted);
+        let (ahead, every) = (u64::from(shared.rules.lookahead), u64::from(shared.rules.look_steps.max(1)));
+        let Some(pending) = &self.pending else {
+            // What comes just when a step ends is seen if that was a look, and then not by a step that is put together already.
+            if self.now == at && (ahead > 0 || self.looked > 0) {
+                self.inbox.push_back(Coming { request, at, left: next_look(self.looked, 1, every) });
+            } else {
+                self.waiting.push_back(request);
             }
+            return;
+        };
+        let until = (at - pending.start_ns).max(0) as f64;
+        let reached = match pending.steps {
+            1 => 1,
+            steps => steps_until(pending.first.total(), pending.last.total(), steps, until),
+        };
+        // Once a prompt is computed it looks.
+        let looked = if pending.chunks.is_empty() { self.looked } else { every - 1 };
+        let left = next_look(looked, reached + ahead, every);
+        // While others already wait for room, an arrival changes nothing.
+        if left < pending.steps && self.waiting.is_empty() {
+            self.cut(shared.rules, left);
         }
-        if shared.rules.lookahead && (self.pending.is_some() || self.now == at) {
-            self.inbox.push_back((request, left));
+        if ahead > 0 || every > 1 {
+            self.inbox.push_back(Coming { request, at, left });
         } else {
             self.waiting.push_back(request);
         }
@@ -280,7 +300,7 @@ impl<'a> Instance<'a> {
                 if self.inbox.is_empty() {
                     return;
                 }
-                self.waiting.extend(self.inbox.drain(..).map(|(request, _)| request));
+                self.waiting.extend(self.inbox.drain(..).map(|coming| coming.request));
             }
         }
     }
@@ -388,7 +408,7 @@ impl<'a> Instance<'a> {
             tokens: state.prefill,
             chunk_tokens: rules.step_tokens,
         };
-        let far = self.look(&prompt);
+        let far = self.look_below(&prompt);
         let of_units = ((leading + far.units) * unit).min(most);
         let is_next = far.units == 0 && state.extent_units == leading && of_units == leading * unit;
         let blocks = if shares && is_next { self.memory.extent(request, state.extent) } else { 0 };
@@ -473,7 +493,7 @@ impl<'a> Instance<'a> {
     }
 
     /// What a prompt would fetch from memories below.
-    fn look(&mut self, prompt: &Prompt<'_>) -> Fetched {
+    fn look_below(&mut self, prompt: &Prompt<'_>) -> Fetched {
         let plan = self.plan;
         self.told_lower().map(|lower| lower.look(plan, prompt)).unwrap_or_default()
     }
@@ -588,8 +608,11 @@ impl<'a> Instance<'a> {
         let leaves = self.leaving.iter().any(|leaving| leaving.steps > 0);
         // Whoever was preempted may fit again after one step, where several made room at once; what ended in the last step
         // makes room after the next.
-        if self.preempted || leaves || !self.inbox.is_empty() || !self.late.is_empty() || self.stall > 0 {
+        if self.preempted || leaves || !self.late.is_empty() || self.stall > 0 {
             steps = 1;
+        }
+        if let Some(coming) = self.inbox.front() {
+            steps = steps.min(coming.left).max(1);
         }
         let mut first = self.price_decode(rules, 1);
         if self.moved_bytes > 0 {
@@ -712,10 +735,20 @@ impl<'a> Instance<'a> {
             self.computed(shared, request, chunk, per_token);
         }
         self.note_left();
-        self.inbox.iter_mut().for_each(|(_, left)| *left -= 1);
-        while let Some(&(request, 0)) = self.inbox.front() {
+        self.look(shared.rules, &pending);
+    }
+
+    /// Takes in the arrivals that the next step can see.
+    fn look(&mut self, rules: &Rules, pending: &Pending) {
+        let is_decode = pending.chunks.is_empty();
+        self.looked = if is_decode { (self.looked + pending.steps) % u64::from(rules.look_steps.max(1)) } else { 0 };
+        for coming in &mut self.inbox {
+            let is_found = !is_decode && (!rules.lookahead || coming.at <= pending.start_ns);
+            coming.left = if is_found { 0 } else { coming.left.saturating_sub(pending.steps) };
+        }
+        while let Some(coming) = self.inbox.front().filter(|coming| coming.left == 0) {
+            self.waiting.push_back(coming.request);
             self.inbox.pop_front();
-            self.waiting.push_back(request);
         }
     }
 
@@ -1053,6 +1086,12 @@ fn host(rules: &Rules, requests: u64, cost: &mut StepCost) {
     cost.overhead += rules.step_ns + rules.request_ns * requests as f64;
 }
 
+/// The first step, from the step `from` on, after which an engine looks for arrivals: every so many steps, of which `looked`
+/// have passed.
+fn next_look(looked: u64, from: u64, every: u64) -> u64 {
+    (looked + from).div_ceil(every) * every - looked
+}
+
 /// The smallest number of steps, at most `steps`, whose times add up to `until`, for step times that rise evenly from
 /// `first` to `last` over `steps`.
 fn steps_until(first: f64, last: f64, steps: u64, until: f64) -> u64 {
@@ -1116,6 +1155,6 @@ mod tests {
         instance.publish(&mut shared, 0, 32);
         assert_eq!(instance.match_units(&workload, 0), 1);
         let prompt = Prompt { units: &[0], leading: 0, tokens: 33, chunk_tokens: 64 };
-        assert_eq!(instance.look(&prompt).units, 0, "it is here alone");
+        assert_eq!(instance.look_below(&prompt).units, 0, "it is here alone");
     }
 }

@@ -60,6 +60,10 @@ pub struct Rules {
     pub chunked: bool,
     /// Whether a step is put together while the one before it runs: what arrives or ends meanwhile counts a step later.
     pub lookahead: bool,
+    /// Steps from one look for arrivals to the next while requests only decode: 1 but for SGLang's
+    /// `--scheduler-recv-interval`, and where TensorRT-LLM waits for prompts to compute together
+    /// (`batch_wait_timeout_iters`, `attention_dp_config.timeout_iters`). After a prompt and while idle it looks at once.
+    pub look_steps: u32,
     /// Blocks of a pinned count that hold no KV.
     pub spare_blocks: u32,
     /// What a waiting request needs.
@@ -87,6 +91,7 @@ const VLLM: Rules = Rules {
     keeps_decoded: true,
     chunked: true,
     lookahead: true,
+    look_steps: 1,
     spare_blocks: 1,
     admit: Admit::Prompt,
     compose: Compose::Mixed,

@@ -99,6 +99,7 @@ prop_compose! {
         step_tokens in 16_u32..200,
         running_requests in 1_u32..8,
         (prefix_cache, keeps_decoded, chunked, lookahead) in any::<(bool, bool, bool, bool)>(),
+        look_steps in prop_oneof![Just(1_u32), 1_u32..12],
         admit in prop_oneof![
             Just(Admit::FirstChunk), Just(Admit::Prompt), Just(Admit::Whole), Just(Admit::Estimate(0.25)),
         ],
@@ -116,6 +117,7 @@ prop_compose! {
             keeps_decoded,
             chunked,
             lookahead,
+            look_steps,
             spare_blocks: 0,
             admit,
             compose,

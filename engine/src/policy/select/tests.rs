@@ -154,7 +154,7 @@ pub(crate) fn kept(policy: &str, recording: &Recording) -> reference::Kept {
             let first = all.len();
             all.resize(first + layer.len(), Vec::new());
             let budgets = &numbers[from..from + layer.len()];
-            run_layer(stack.selection(), layer, budgets, &mut units, |at, step, units| {
+            run(stack.selection(), layer, budgets, &mut units, |at, step, units| {
                 assert_eq!(units.kept.len(), step.mass.len(), "{policy}: marks are as many as units");
                 let marked = units.kept.iter().zip(0..).filter(|(kept, _)| **kept).map(|(_, at)| at);
                 all[first + at].push(marked.collect::<BTreeSet<usize>>());

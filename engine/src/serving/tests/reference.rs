@@ -82,6 +82,8 @@ struct Machine<'a> {
     moved: u64,
     step: Option<Step>,
     last: Option<(f64, f64)>,
+    /// Decode steps since it looked for arrivals; 0 if it looks now.
+    looked: u32,
     link_free: f64,
 }
 
@@ -609,6 +611,9 @@ impl Replay<'_> {
         let Some(step) = self.machines[machine].step.take() else { return };
         let now = step.end;
         self.machines[machine].last = Some((step.start, step.end));
+        let looked = self.machines[machine].looked + 1;
+        let is_look = !step.chunks.is_empty() || looked == self.rules.look_steps;
+        self.machines[machine].looked = if is_look { 0 } else { looked };
         self.machines[machine].preempted = false;
         self.free_ghosts(machine, 1, now);
         let mut decoding = step.decoding;
@@ -671,7 +676,9 @@ impl Replay<'_> {
     fn begin(&mut self, machine: usize, now: f64) {
         let is_boundary = self.machines[machine].last.is_some_and(|(_, end)| end.to_bits() == now.to_bits());
         let seen = self.machines[machine].last.filter(|_| is_boundary).map(|(start, _)| start);
-        self.look(machine, seen.filter(|_| self.rules.lookahead).unwrap_or(f64::MAX));
+        if !is_boundary || self.machines[machine].looked == 0 {
+            self.look(machine, seen.filter(|_| self.rules.lookahead).unwrap_or(f64::MAX));
+        }
         while !self.compose(machine, now) {
             if self.machines[machine].preempted {
                 self.machines[machine].preempted = false;
@@ -716,10 +723,6 @@ impl Replay<'_> {
 
     fn bring(&mut self, machine: usize, at: usize, now: f64) {
         self.machines[machine].inbox.push((at, now));
-        // Without a look ahead a step sees all that has come.
-        if !self.rules.lookahead {
-            self.look(machine, f64::MAX);
-        }
     }
 
     fn deliver(&mut self, now: f64) {
@@ -814,6 +817,7 @@ pub(super) fn slow<'a>(setup: &'a Setup<'a>, workload: &'a Workload) -> Replay<'
         moved: 0,
         step: None,
         last: None,
+        looked: 0,
         link_free: 0.0,
     });
     let mut replay = Replay {

@@ -207,6 +207,17 @@ fn row(args: &Args, cells: &Cells<'_>) -> std::result::Result<Row, String> {
     let batch = whole(&format!("{pool}batch_size"))?;
     let concurrency = batch.checked_mul(groups).and_then(|all| all.checked_mul(parallel.instances));
     let concurrency = concurrency.filter(|all| *all <= u32::MAX / WAVES).ok_or("more requests at a time than fit")?;
+    let (isl, osl) = (whole("isl")?, whole("osl")?);
+    let launch = Launch {
+        backend: text("backend"),
+        model: text("model_path"),
+        system: &system,
+        weights,
+        parallel,
+        lengths: (isl, osl),
+        concurrency,
+    };
+    let (step_tokens, look_steps) = if is_apart { (None, None) } else { launch.flags() };
     let split = prefill.map(|prefill| format!("{}:{}", prefill.instances, parallel.instances));
     Ok(Row {
         id: text("id").to_owned(),
@@ -216,8 +227,8 @@ fn row(args: &Args, cells: &Cells<'_>) -> std::result::Result<Row, String> {
         engine: engine.to_owned(),
         concurrency,
         from: args.lengths_from,
-        isl: whole("isl")?,
-        osl: whole("osl")?,
+        isl,
+        osl,
         ttft_ms: number("silicon_ttft_ms")?,
         tpot_ms: number("silicon_tpot_ms")?,
         spec: Spec {
@@ -233,10 +244,69 @@ fn row(args: &Args, cells: &Cells<'_>) -> std::result::Result<Row, String> {
             mode: Some("closed".to_owned()),
             concurrency: Some(concurrency),
             running_requests: Some(concurrency.max(1)),
+            step_tokens,
+            look_steps,
             ..Spec::default()
         },
         system,
     })
+}
+
+/// What decides how the benchmark launches an engine.
+struct Launch<'a> {
+    backend: &'a str,
+    model: &'a str,
+    system: &'a str,
+    weights: &'a str,
+    parallel: Parallel,
+    /// Of prompts and outputs.
+    lengths: (u32, u32),
+    concurrency: u32,
+}
+
+impl Launch<'_> {
+    /// Tokens per step, and steps from one look for arrivals to the next, as the benchmark's own scripts set them; `None`
+    /// where they leave the engine's default.
+    ///
+    /// SGLang: `--chunked-prefill-size`, and on B200 `--scheduler-recv-interval` of 30 from 16 requests at a time on and of 10
+    /// below. TensorRT-LLM: `--max_num_tokens` of 8192 or as many as a prompt, the requests and 64 take; a prompt waits up to
+    /// 60 steps for one on every rank where attention is split by requests (`attention_dp_config.timeout_iters`), and up to
+    /// 40 for a step's worth of tokens in FP8 with 64 requests and more of 1024 tokens in and out
+    /// (`batch_wait_timeout_iters`). Source: InferenceX, `benchmarks/single_node/*.sh`, as of 2025-10 to 2026-04.
+    fn flags(&self) -> (Option<u32>, Option<u32>) {
+        let Self { concurrency, lengths: (isl, osl), parallel, .. } = *self;
+        let (is_b200, is_glm) = (self.system == "b200", self.model.contains("GLM"));
+        match self.backend {
+            "sglang" => {
+                let is_small = self.weights != "nvfp4" && parallel.tensor == 4 && self.model.contains("DeepSeek");
+                let chunk = match (is_b200, is_glm, self.weights) {
+                    (true, _, _) if is_small => 8192,
+                    (true, false, "nvfp4") => 16384,
+                    (true, ..) => 32768,
+                    (false, true, _) => 8192,
+                    (false, ..) if self.model.contains("Qwen") => 16384,
+                    _ => 32768,
+                };
+                let look = match concurrency {
+                    _ if !is_b200 || is_glm => None,
+                    16.. if !is_small => Some(30),
+                    _ => Some(10),
+                };
+                (Some(chunk), look)
+            }
+            "trtllm" => {
+                let most = concurrency.saturating_add(isl).saturating_add(127) / 64 * 64;
+                let gathers = self.weights == "fp8" && is_b200 && (isl, osl) == (1024, 1024) && concurrency >= 64;
+                let look = match (parallel.data > 1, gathers) {
+                    (true, _) => Some(60),
+                    (false, true) => Some(40),
+                    _ => None,
+                };
+                (Some(most.max(8192)), look)
+            }
+            _ => (None, None),
+        }
+    }
 }
 
 /// Tensor and data parallelism of attention, each accelerator once. Rows of engines that were started with as many expert
