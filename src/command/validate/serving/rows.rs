@@ -5,6 +5,9 @@
 //! (`RANDOM_RANGE_RATIO` and `--num-prompts` of InferenceX; its issue 356). So does the replay, with a seed of its own: of
 //! lengths that are all alike, requests that began together would end together for ever. `--lengths-from 100%` has them so.
 //!
+//! Rows name no flags of the engines; those that the benchmark's scripts launch them with are public, and the replay takes what
+//! of them decides when prompts are computed: tokens per step, and how often an engine looks for arrivals.
+//!
 //! A row is replayed only if it gives every field; rows that lack some are counted by field and never guessed. What the
 //! cost engine cannot price yet is counted by reason. The engines' memory settings are not given, so the KV of all requests
 //! of a loop is taken to fit, as the benchmark kept so many running. Devices of which no surface was measured, and
@@ -253,15 +256,16 @@ fn row(args: &Args, cells: &Cells<'_>) -> std::result::Result<Row, String> {
 }
 
 /// What decides how the benchmark launches an engine.
-struct Launch<'a> {
-    backend: &'a str,
-    model: &'a str,
-    system: &'a str,
-    weights: &'a str,
-    parallel: Parallel,
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Launch<'a> {
+    pub backend: &'a str,
+    pub model: &'a str,
+    pub system: &'a str,
+    pub weights: &'a str,
+    pub parallel: Parallel,
     /// Of prompts and outputs.
-    lengths: (u32, u32),
-    concurrency: u32,
+    pub lengths: (u32, u32),
+    pub concurrency: u32,
 }
 
 impl Launch<'_> {
@@ -273,9 +277,9 @@ impl Launch<'_> {
     /// 60 steps for one on every rank where attention is split by requests (`attention_dp_config.timeout_iters`), and up to
     /// 40 for a step's worth of tokens in FP8 with 64 requests and more of 1024 tokens in and out
     /// (`batch_wait_timeout_iters`). Source: InferenceX, `benchmarks/single_node/*.sh`, as of 2025-10 to 2026-04.
-    fn flags(&self) -> (Option<u32>, Option<u32>) {
+    pub fn flags(&self) -> (Option<u32>, Option<u32>) {
         let Self { concurrency, lengths: (isl, osl), parallel, .. } = *self;
-        let (is_b200, is_glm) = (self.system == "b200", self.model.contains("GLM"));
+        let (is_b200, is_glm) = (["b200", "b300"].contains(&self.system), self.model.contains("GLM"));
         match self.backend {
             "sglang" => {
                 let is_small = self.weights != "nvfp4" && parallel.tensor == 4 && self.model.contains("DeepSeek");

@@ -1,6 +1,7 @@
 use arrow::array::AsArray;
 use arrow::datatypes::Float64Type;
 
+use super::rows::Launch;
 use super::*;
 
 /// What stands on the command line with nothing but the runs.
@@ -29,6 +30,39 @@ fn model_ids_are_presets() {
     ] {
         assert_eq!(model_preset(id), preset);
         assert!(crate::scenario::load_model(preset).is_ok(), "{preset}");
+    }
+}
+
+/// As the benchmark's scripts say.
+#[test]
+fn engines_are_launched_as_the_benchmark_launches_them() {
+    let tensor = |tensor| Parallel { tensor, data: 1, expert: 1, pipeline: 1, instances: 1 };
+    let dsr1 = Launch {
+        backend: "sglang",
+        model: "deepseek-ai/DeepSeek-R1",
+        system: "b200",
+        weights: "fp8",
+        parallel: tensor(8),
+        lengths: (1024, 1024),
+        concurrency: 16,
+    };
+    let trt = Launch { backend: "trtllm", ..dsr1 };
+    for (launch, flags) in [
+        (dsr1, (Some(32768), Some(30))),
+        (Launch { concurrency: 8, ..dsr1 }, (Some(32768), Some(10))),
+        (Launch { parallel: tensor(4), ..dsr1 }, (Some(8192), Some(10))),
+        (Launch { weights: "nvfp4", ..dsr1 }, (Some(16384), Some(30))),
+        (Launch { system: "h200", ..dsr1 }, (Some(32768), None)),
+        (Launch { model: "zai-org/GLM-5-FP8", ..dsr1 }, (Some(32768), None)),
+        (Launch { model: "Qwen/Qwen3.5-397B-A17B-FP8", system: "h200", ..dsr1 }, (Some(16384), None)),
+        (trt, (Some(8192), None)),
+        (Launch { concurrency: 64, ..trt }, (Some(8192), Some(40))),
+        // 8192 + 64 + 127, in whole 64s.
+        (Launch { lengths: (8192, 1024), concurrency: 64, ..trt }, (Some(8320), None)),
+        (Launch { parallel: Parallel { data: 8, ..tensor(1) }, ..trt }, (Some(8192), Some(60))),
+        (Launch { backend: "vllm", ..dsr1 }, (None, None)),
+    ] {
+        assert_eq!(launch.flags(), flags, "{launch:?}");
     }
 }
 
