@@ -29,7 +29,7 @@ use crate::fabric::Fabric;
 use crate::fabric::place::Layout;
 use crate::fabric::step::{Placements, Style, placements};
 use crate::fabric::topology::network;
-use crate::fabric::traffic::{self, Step, Wire, traffic};
+use crate::fabric::traffic::{self, CLASSES, Step, Wire, traffic};
 use crate::model::Model;
 use crate::policy::shape;
 use crate::schema::hierarchy::EQUAL_COST;
@@ -348,7 +348,7 @@ fn on_fabric(
         return Ok(None);
     }
     let expert = expert_parts(model, fabric.accelerators);
-    let layout = Layout { tensor, data, pipeline: 1, expert };
+    let layout = Layout { tensor, data, pipeline: 1, expert, ffn: 0, memory: 0 };
     let mut machine = scenario.machine.clone();
     machine.accelerator.scale_up_domain = fabric.accelerators;
     machine.ffn_pool = None;
@@ -395,7 +395,13 @@ fn on_fabric(
 
 fn network_of(fabric: &Fabric, layout: &Layout, model: &Model, batch: u64) -> Result<Placements> {
     let terms = traffic::Terms { wire: Wire::Bf16, coalesce: 64.0 };
-    let step =
-        Step { batch: batch as f64, prefill_tokens: 0.0, kv_bytes_per_token: 0.0, replicas: 0.0, terms: [terms; 6] };
+    let step = Step {
+        batch: batch as f64,
+        prefill_tokens: 0.0,
+        kv_bytes_per_token: 0.0,
+        replicas: 0.0,
+        fetched_bytes: 0.0,
+        terms: [terms; CLASSES],
+    };
     Ok(placements(&network(fabric)?, layout, Style::Adapted, &traffic(model, layout, &step)?))
 }
