@@ -506,7 +506,7 @@ mod tests {
         near(of(&workload), 3.6e12 / 200.0 / 2.0);
     }
 
-    /// Where the FFN is apart, the hop takes what the fabric says, and a narrow way up makes steps longer.
+    /// Where the FFN is apart, hops and all-reduces take what the fabric says, and a narrow way up makes steps longer.
     #[test]
     fn a_fabric_carries_the_hop_to_ffn_accelerators() {
         let expression = "vera-rubin-lpx*link_bytes_per_s=200GB/s*link_latency_ns=2us";
@@ -516,24 +516,25 @@ mod tests {
         let shape = shape(&Stack::parse("full").unwrap(), &model).unwrap();
         let own = plan(&model, &shape, &machine, WeightDtype::Fp8, Parallel::tensor(8)).unwrap();
         let layout = Layout { tensor: 8, data: 4, pipeline: 1, expert: 1, ffn: 32, memory: 0 };
-        let sent = traffic(&model, &layout, &step(64.0, 0.0)).unwrap();
+        let sent = traffic(&model, &layout, &step(2048.0, 0.0)).unwrap();
         let on = |name: &str| {
             let net = network(&crate::fabric::parse(&preset(&format!("fabric/{name}.toml")), name).unwrap()).unwrap();
             let cost = step_cost(&net, &layout, (USUAL, Style::Adapted), &sent);
             let mut plan = own.clone();
             carry(&mut plan, (&net, &layout, USUAL), &sent);
             let pool = plan.ffn_pool.as_ref().unwrap();
-            let hop = pool.link_latency_ns + 64.0 * pool.hop_bytes / pool.link_bytes_per_ns;
+            let hop = pool.link_latency_ns + 2048.0 * pool.hop_bytes / pool.link_bytes_per_ns;
             near(hop, cost.class_ns(Class::AttentionToFfn) / 32.0);
-            let ring = 64.0 * plan.residual_bytes * 2.0 * 7.0 / 8.0;
+            let ring = 2048.0 * plan.residual_bytes * 2.0 * 7.0 / 8.0;
             near(
                 plan.collective_latency_ns + ring / plan.collective_bytes_per_ns,
                 cost.class_ns(Class::TensorAllReduce) / 32.0,
             );
-            (hop, decode(&plan, 64, 1000).total())
+            (hop, decode(&plan, 2048, 1000).total())
         };
         let (flat, layered, clos) = (on("flat"), on("layered"), on("clos"));
         assert!(flat.0 < layered.0 && layered.0 < clos.0, "{flat:?} {layered:?} {clos:?}");
-        assert!(flat.1 < layered.1 && layered.1 < clos.1, "{flat:?} {layered:?} {clos:?}");
+        // Attention sets the pace until the way up is narrow.
+        assert!(layered.1 < clos.1, "{layered:?} {clos:?}");
     }
 }
