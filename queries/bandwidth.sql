@@ -1,4 +1,4 @@
--- How much of its peak bandwidth does each memory and link deliver?
+-- How much of what it could move does each memory and link move?
 -- column scenario_id: Number of the scenario within the run.
 -- column scenario: What the user calls it.
 -- column kind: memory or link.
@@ -6,7 +6,7 @@
 -- column bytes: Bytes moved in the run.
 -- column bytes_per_s: Bytes moved over the run's time, idle time included.
 -- column peak_bytes_per_s: What the carrier could move per second, all accelerators and instances together.
--- column mean_busy_ratio: Bytes moved over what peak bandwidth would have moved, mean over time.
+-- column mean_busy_ratio: Bytes moved over what the carrier would have moved at its published rate, or for links other than scale_up at the one that is reached, mean over time.
 -- column p99_busy_ratio: The same in the bucket of time that 99% of the buckets do not exceed.
 -- column max_busy_ratio: The same in the busiest bucket.
 WITH used AS (
@@ -15,7 +15,10 @@ WITH used AS (
     read_bytes + written_bytes AS bytes
   FROM tier_usage
   UNION ALL
-  SELECT scenario_id, 'link' AS kind, link AS carrier, duration_ns, busy_ratio, bucket, bytes FROM link_usage
+  SELECT
+    scenario_id, 'link' AS kind, link AS carrier, max(duration_ns) AS duration_ns, sum(busy_ratio) AS busy_ratio, bucket,
+    sum(bytes) AS bytes
+  FROM link_usage GROUP BY scenario_id, link, bucket
 ),
 ranked AS (
   SELECT

@@ -8,7 +8,7 @@
 -- column usd_per_hour: The money: the cost of the scenario's accelerators.
 -- column unit_usd_per_hour: Cost of an instance with its memories, or of an accelerator with its links.
 -- column units: How many the money buys, parts counted.
--- column served_per_hour: Requests (hierarchy) or output tokens (fabric) that they serve in an hour, fully loaded.
+-- column served_per_hour: Requests of users (hierarchy) or output tokens (fabric) that they serve in an hour, fully loaded.
 -- column of_best_ratio: This over that of the best option for the traffic.
 -- column latency_ms: Mean fetch and prefill of a request, or the time of a step, ms.
 -- column is_best: Whether no option serves more for the money.

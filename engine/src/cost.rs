@@ -69,8 +69,14 @@ pub struct StepCost {
     pub weight_read_bytes: f64,
     /// Weights read in the FFN pool.
     pub pool_read_bytes: f64,
-    /// Bytes on the fabric between accelerators.
-    pub link_bytes: f64,
+    /// Bytes of all-reduces between the accelerators that share a layer.
+    pub all_reduce_bytes: f64,
+    /// Bytes of tokens on the way to their experts.
+    pub dispatch_bytes: f64,
+    /// Bytes of what experts made, on the way back.
+    pub combine_bytes: f64,
+    /// Bytes between stages of layers.
+    pub pipeline_bytes: f64,
     /// Bytes between attention and FFN accelerators, both ways.
     pub hop_bytes: f64,
     /// Bytes fetched from a lower tier.
@@ -114,6 +120,11 @@ impl StepCost {
     pub fn total(&self) -> f64 {
         let Self { kv_read, weight_read, compute, collective, policy, tier, link, overhead, .. } = self;
         kv_read + weight_read + compute + collective + policy + link + overhead + tier
+    }
+
+    /// Bytes of collectives between accelerators.
+    pub fn collective_bytes(&self) -> f64 {
+        self.all_reduce_bytes + self.dispatch_bytes + self.combine_bytes
     }
 
     /// Time in which arithmetic waits for data, in nanoseconds.
@@ -165,7 +176,10 @@ impl StepCost {
             kv_written_bytes: sum(|cost| cost.kv_written_bytes),
             weight_read_bytes: sum(|cost| cost.weight_read_bytes),
             pool_read_bytes: sum(|cost| cost.pool_read_bytes),
-            link_bytes: sum(|cost| cost.link_bytes),
+            all_reduce_bytes: sum(|cost| cost.all_reduce_bytes),
+            dispatch_bytes: sum(|cost| cost.dispatch_bytes),
+            combine_bytes: sum(|cost| cost.combine_bytes),
+            pipeline_bytes: sum(|cost| cost.pipeline_bytes),
             hop_bytes: sum(|cost| cost.hop_bytes),
             tier_bytes: sum(|cost| cost.tier_bytes),
             flops: sum(|cost| cost.flops),
@@ -482,7 +496,7 @@ fn collectives(plan: &Plan, tokens: f64, cost: &mut StepCost) {
 
 fn all_reduce(plan: &Plan, count: f64, tokens: f64, cost: &mut StepCost) {
     let bytes = count * tokens * plan.residual_bytes * 2.0 * (plan.tensor - 1.0) / plan.tensor;
-    cost.link_bytes += bytes * plan.tensor * plan.data;
+    cost.all_reduce_bytes += bytes * plan.tensor * plan.data;
     if !measured::all_reduce(plan, count, tokens, cost) {
         cost.collective += count * plan.collective_latency_ns + bytes / plan.collective_bytes_per_ns;
     }
@@ -498,8 +512,11 @@ fn exchange(plan: &Plan, wire: Wire, part: &Linear, tokens: f64, cost: &mut Step
         plan.data - 1.0
     };
     // Half of the residual's 16 bits there, all of them back.
-    let bytes = tokens / plan.tensor * others * plan.residual_bytes * 1.5;
-    cost.link_bytes += part.layers * bytes * plan.tensor * plan.data;
+    let back = tokens / plan.tensor * others * plan.residual_bytes;
+    let bytes = back * 1.5;
+    let all = part.layers * back * plan.tensor * plan.data;
+    cost.dispatch_bytes += all * 0.5;
+    cost.combine_bytes += all;
     if !measured::exchange(plan, part.layers, tokens / plan.tensor, cost) {
         cost.collective += part.layers * (2.0 * wire.latency_ns + bytes / wire.bytes_per_ns);
     }
@@ -510,7 +527,7 @@ fn hops(plan: &Plan, tokens: f64, cost: &mut StepCost) {
     if let Some(wire) = plan.hop {
         let (count, bytes) = (plan.pipeline - 1.0, tokens * plan.residual_bytes / plan.tensor);
         cost.link += count * (wire.latency_ns + bytes / wire.bytes_per_ns);
-        cost.hop_bytes += count * bytes * plan.tensor * plan.data * plan.pipeline;
+        cost.pipeline_bytes += count * bytes * plan.tensor * plan.data * plan.pipeline;
     }
 }
 

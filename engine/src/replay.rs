@@ -8,6 +8,7 @@ mod demand;
 pub mod equal_cost;
 pub mod hierarchy;
 mod jitter;
+mod links;
 mod metrics;
 mod promise;
 mod sessions;

@@ -23,6 +23,7 @@ pub use rules::{Admit, Compose, Preempted, RULES, Rules, Victim};
 pub use traffic::Traffic;
 
 use crate::cost::StepCost;
+use lower::Moved;
 
 /// A stretch of engine steps with one batch.
 #[derive(Debug, Clone, PartialEq)]
@@ -60,6 +61,8 @@ pub struct Stretch {
     pub resident_bytes: u64,
     /// KV held once those that finished have left.
     pub left_bytes: u64,
+    /// What memories below did, nearest first; empty where there are none.
+    pub below: Vec<Moved>,
     /// Requests waiting for admission.
     pub waiting_requests: u32,
 }

@@ -5,7 +5,7 @@ use engine::fabric::place::Layout;
 use engine::fabric::share::Schedule;
 use engine::fabric::tables::{Frame, classes, steps};
 use engine::fabric::topology::network;
-use engine::fabric::traffic::{Class, Step, Terms, Traffic, Wire, traffic};
+use engine::fabric::traffic::{CLASSES, Class, Step, Terms, Traffic, Wire, traffic};
 use engine::fabric::{self, Fabric};
 use engine::model::Model;
 
@@ -37,6 +37,15 @@ pub struct Args {
     /// Prompt tokens whose KV comes from a prefill elsewhere, for each copy and step
     #[arg(long, value_name = "TOKENS", default_value_t = 0.0)]
     pub prefill_tokens: f64,
+    /// Tokens of contexts whose KV comes from a farther memory, for each copy and step
+    #[arg(long, value_name = "TOKENS", default_value_t = 0.0)]
+    pub fetched_tokens: f64,
+    /// Places of the fabric that hold the farther memory; without them it lies evenly at the hosts of all accelerators
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub memory_places: u32,
+    /// Accelerators of the fabric that compute the FFN apart from attention
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub ffn_accelerators: u32,
     /// Further copies that new KV is written to
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub replicas: u32,
@@ -83,8 +92,10 @@ pub fn run(args: &Args) -> Result<Exit> {
     let model = load_model(&args.model)?;
     let batches = numbers("batch", &args.batch)?;
     let terms = terms(args)?;
-    if !(args.prefill_tokens >= 0.0 && args.prefill_tokens.is_finite()) {
-        return Err(Error::usage(format!("expected `--prefill-tokens` of at least 0, found {}", args.prefill_tokens)));
+    for (flag, tokens) in [("prefill", args.prefill_tokens), ("fetched", args.fetched_tokens)] {
+        if !(tokens >= 0.0 && tokens.is_finite()) {
+            return Err(Error::usage(format!("expected `--{flag}-tokens` of at least 0, found {tokens}")));
+        }
     }
     let schedule = match args.schedule {
         Sharing::Sharing => Schedule::Processor,
@@ -110,35 +121,46 @@ pub fn run(args: &Args) -> Result<Exit> {
 /// How the model is spread over all of a fabric.
 fn layout(args: &Args, model: &Model, fabric: &Fabric) -> Result<Layout> {
     let (tensor, pipeline) = (args.tensor_parallel, args.pipeline_parallel);
-    let each = tensor.checked_mul(pipeline).filter(|each| *each > 0 && fabric.accelerators.is_multiple_of(*each));
-    let Some(each) = each else {
+    let (ffn, memory) = (args.ffn_accelerators, args.memory_places);
+    let others = ffn.checked_add(memory).filter(|others| *others < fabric.accelerators);
+    let Some(attending) = others.map(|others| fabric.accelerators - others) else {
         return Err(Error::usage(format!(
-            "expected tensor x pipeline parallelism that divides the {} accelerators of `{}`, found {tensor} x {pipeline}",
+            "expected accelerators that attend among the {} places of `{}`, found {ffn} for the FFN and {memory} for memory",
             fabric.accelerators, fabric.name
         )));
     };
-    let data = fabric.accelerators / each;
-    let has_experts = model.groups.iter().any(|group| group.ffn.experts > 0);
+    let each = tensor.checked_mul(pipeline).filter(|each| *each > 0 && attending.is_multiple_of(*each));
+    let Some(each) = each else {
+        return Err(Error::usage(format!(
+            "expected tensor x pipeline parallelism that divides the {attending} accelerators of `{}`, found {tensor} x \
+             {pipeline}",
+            fabric.name
+        )));
+    };
+    let data = attending / each;
+    let has_experts = ffn == 0 && model.groups.iter().any(|group| group.ffn.experts > 0);
     let expert = args.expert_parallel.unwrap_or(if has_experts { tensor * data } else { 1 });
-    let layout = Layout { tensor, data, pipeline, expert };
+    let layout = Layout { tensor, data, pipeline, expert, ffn, memory };
     layout.check(fabric.accelerators)?;
     Ok(layout)
 }
 
-fn sent(args: &Args, model: &Model, layout: &Layout, batch: u32, terms: [Terms; 6]) -> Result<Vec<Traffic>> {
+fn sent(args: &Args, model: &Model, layout: &Layout, batch: u32, terms: [Terms; CLASSES]) -> Result<Vec<Traffic>> {
+    let kv_bytes_per_token = model.growing_bytes_per_token() as f64 / f64::from(layout.pipeline);
     let step = Step {
         batch: f64::from(batch),
         prefill_tokens: args.prefill_tokens,
-        kv_bytes_per_token: model.growing_bytes_per_token() as f64 / f64::from(layout.pipeline),
+        kv_bytes_per_token,
         replicas: f64::from(args.replicas),
+        fetched_bytes: args.fetched_tokens * kv_bytes_per_token,
         terms,
     };
     traffic(model, layout, &step)
 }
 
 /// Wire formats and coalescing by class; what is typed later holds.
-fn terms(args: &Args) -> Result<[Terms; 6]> {
-    let mut terms = [Terms { wire: Wire::Bf16, coalesce: 1.0 }; 6];
+fn terms(args: &Args) -> Result<[Terms; CLASSES]> {
+    let mut terms = [Terms { wire: Wire::Bf16, coalesce: 1.0 }; CLASSES];
     let mut each = |text: &str, set: &dyn Fn(&mut Terms, &str) -> Result<()>| match text.split_once('=') {
         Some((class, value)) => set(&mut terms[Class::parse(class.trim())? as usize], value.trim()),
         None => terms.iter_mut().try_for_each(|term| set(term, text.trim())),

@@ -539,7 +539,11 @@ fn link_rows(scenarios: &[Scenario<'_>]) -> Vec<Vec<Cell>> {
     for (id, _) in finished(scenarios) {
         for bucket in 0..100u32 {
             let start = i64::from(bucket) * 6_000_000_000;
-            rows.push(row![id, "scale_up", Some("rack"), bucket, start, 6_000_000_000i64, 2_000_000_000u64, 0.05]);
+            for (class, bytes, ratio) in
+                [("tensor_all_reduce", 1_500_000_000u64, 0.0375), ("expert_combine", 500_000_000, 0.0125)]
+            {
+                rows.push(row![id, "scale_up", class, Some("rack"), bucket, start, 6_000_000_000i64, bytes, ratio]);
+            }
         }
     }
     rows

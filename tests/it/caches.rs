@@ -1,6 +1,6 @@
 //! `kvtoll cache` by the real binary, on the shipped traces.
 
-use crate::support::{kvtoll, quickstart, stderr, succeed};
+use crate::support::{kvtoll, number, quickstart, stderr, succeed};
 
 /// The quick start's store, and the source of its conversation trace.
 fn asked(more: &[&str]) -> Vec<String> {
@@ -146,4 +146,27 @@ fn recorded_pages_are_replayed() {
     }
     let text = succeed(&["query", &store, "near-attention", "--format", "csv"]);
     assert!(text.lines().count() > 30, "{text}");
+}
+
+/// How few blocks hold half, 90 and 99% of a step's mass, counted again in SQL over the recorded masses.
+#[test]
+fn near_by_attention_is_what_sql_counts() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path().join("store");
+    let named = store.to_string_lossy().into_owned();
+    succeed(&["ingest", "traces/recording-block", "--into", &named]);
+    succeed(&["replay", &named, "--model", "smollm2-135m", "--machine", "h100", "--mode", "captured"]);
+    for (percent, near) in [(50, 0.1854), (90, 0.4887), (99, 0.8265)] {
+        let found = number(&store, &format!("SELECT near_{percent}_ratio FROM attention_reads WHERE layer IS NULL"));
+        let counted = format!(
+            "WITH m AS (SELECT row_number() OVER () AS id, mass FROM attention), \
+             u AS (SELECT id, CAST(unnest(mass) AS DOUBLE) AS v FROM m), \
+             r AS (SELECT id, v, sum(v) OVER (PARTITION BY id ORDER BY v DESC ROWS UNBOUNDED PRECEDING) AS c, \
+             sum(v) OVER (PARTITION BY id) AS t, count(*) OVER (PARTITION BY id) AS n FROM u), \
+             k AS (SELECT id, CAST(count(*) FILTER (WHERE c - v < t * {percent} / 100.0) AS DOUBLE) / max(n) AS near \
+             FROM r GROUP BY id) SELECT avg(near) FROM k"
+        );
+        let counted = number(&store, &counted);
+        assert!((found - counted).abs() < 1e-3 && (found - near).abs() < 1e-3, "{percent}: {found} {counted}");
+    }
 }

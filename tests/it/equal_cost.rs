@@ -111,6 +111,50 @@ fn links_have_distances_and_software_has_days() {
     assert!(ask("SELECT count(adaptation_days) FROM ledger WHERE booth <> 'software_adaptation'") < 0.5);
 }
 
+/// Collectives are told apart: experts get tokens in 8 bits and give 16 back, and stages have a class of their own.
+#[test]
+fn classes_of_traffic_are_told_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, path) = (folder.path().join("store"), folder.path().join("t.jsonl"));
+    std::fs::write(&path, trace()).unwrap();
+    let text = store.to_string_lossy().into_owned();
+    succeed(&["ingest", &path.to_string_lossy(), "--into", &text]);
+    let spread = ["--tensor-parallel", "2", "--data-parallel", "4", "--pipeline-parallel", "2"];
+    let args = ["replay", &text, "--model", "qwen3-30b-a3b", "--machine", "h200", "--prices", "neocloud"];
+    succeed(&[&args[..], &spread].concat());
+    let ask = |sql: &str| number(&store, sql);
+    let bytes = |class: &str| ask(&format!("SELECT sum(bytes) FROM link_usage WHERE class = '{class}'"));
+    let dispatched = bytes("expert_dispatch");
+    assert!(dispatched > 0.0 && (bytes("expert_combine") / dispatched - 2.0).abs() < 1e-6);
+    assert!(bytes("tensor_all_reduce") > 0.0 && bytes("pipeline") > 0.0);
+    // Tensor parallelism stays in a node of eight; experts do too; the two stages are in two nodes.
+    let links = "SELECT count(DISTINCT link) FROM link_usage WHERE class";
+    assert!((ask(&format!("{links} <> 'pipeline'")) - 1.0).abs() < 0.5);
+    assert!(ask("SELECT count(*) FROM link_usage WHERE class = 'pipeline' AND link <> 'scale_out'") < 0.5);
+    assert!(
+        ask("SELECT count(*) FROM link_usage WHERE link = 'scale_out' AND distance IS DISTINCT FROM 'cross-rack'")
+            < 0.5
+    );
+    // All of it is what steps say they sent.
+    let steps = ask("SELECT sum(link_bytes) FROM step_costs");
+    let all = ask("SELECT sum(bytes) FROM link_usage");
+    assert!((all / steps - 1.0).abs() < 1e-6, "{all} {steps}");
+}
+
+/// What a scenario fetches crosses the fabrics that are compared.
+#[test]
+fn fabrics_at_equal_cost_carry_what_is_fetched() {
+    let folder = tempfile::tempdir().unwrap();
+    let steps = |name: &str, policy: &str| {
+        let store = folder.path().join(name).join("store");
+        std::fs::create_dir_all(store.parent().unwrap()).unwrap();
+        run(&store, &["--equal-cost", "--kv-blocks", "560", "--policy", policy]);
+        number(&store, "SELECT sum(latency_ns) FROM equal_cost WHERE kind = 'fabric'")
+    };
+    let (plain, tiered) = (steps("plain", "full"), steps("tiered", "full+tier(hbm,dram=64GB)"));
+    assert!(tiered > plain, "{tiered} {plain}");
+}
+
 #[test]
 fn placements_are_explained_and_cost_says_where_they_act() {
     let said = succeed(&["explain", "fp8+tier(hbm,dram=1TB; write=on_evict, exclusive)", "--model", "llama-3.1-8b"]);
@@ -141,7 +185,15 @@ fn a_memory_below_hbm_serves_prefixes_in_a_replay() {
     assert!(far(2) > 10_000.0 && ttft(2) < ttft(0), "{} {}", far(2), ttft(2));
     // What comes over the link takes time in the steps, and is counted on the link.
     assert!(ask("sum(tier_ns) FROM step_costs WHERE true", 1) > 0.0);
-    assert!(ask("sum(bytes) FROM link_usage WHERE link = 'host'", 1) > 0.0);
+    let fetched = ask("sum(bytes) FROM link_usage WHERE class = 'tier_fetch'", 1);
+    assert!(fetched > 0.0);
+    // The memory read as much, and holds no more than came down to it over the other way of its links.
+    let below = "FROM tier_usage WHERE tier NOT IN ('hbm', 'ffn_pool')";
+    assert!((ask(&format!("sum(read_bytes) {below}"), 1) - fetched).abs() < 240.0);
+    let written = ask(&format!("sum(written_bytes) {below}"), 1);
+    assert!((ask("sum(bytes) FROM link_usage WHERE link = 'to_host'", 1) - written).abs() < 240.0);
+    assert!(written >= ask(&format!("max(resident_bytes) {below}"), 1) - 240.0 && written > 0.0);
+    assert!(ask(&format!("max(capacity_bytes) {below}"), 2) > 63e9);
     let all = "sum(CAST(hit_tokens AS BIGINT) + computed_tokens - recomputed_tokens - prompt_tokens) FROM request_costs WHERE true";
     assert!(ask(all, 1).abs() < 0.1);
 }

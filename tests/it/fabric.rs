@@ -34,6 +34,27 @@ fn narrower_formats_carry_fewer_bytes() {
     assert!((narrow / plain - f64::midpoint(1.0, 4.0 / 128.0)).abs() < 1e-9, "{narrow} {plain}");
 }
 
+/// What is fetched and what goes to FFN accelerators apart crosses the fabric: a narrow way up takes longer, and places matter.
+#[test]
+fn fetches_and_hops_to_ffn_accelerators_are_traffic() {
+    let apart =
+        ["--ffn-accelerators", "16", "--memory-places", "8", "--fetched-tokens", "512", "--tensor-parallel", "8"];
+    let fabrics = ["--fabric", "layered", "--fabric", "clos"];
+    let found = rows(&[&fabrics[..], &["--show", "classes"], &apart].concat());
+    let at = |name: &str| found[0].iter().position(|column| column == name).unwrap();
+    let time = |fabric: &str, class: &str| {
+        let row = (1..found.len()).find(|row| found[*row][at("fabric")] == fabric && found[*row][at("class")] == class);
+        number(&found, row.unwrap_or_else(|| panic!("{fabric} {class}")), "class_ns")
+    };
+    for class in ["attention_to_ffn", "ffn_to_attention", "tier_fetch"] {
+        assert!(time("clos", class) > time("layered", class), "{class}");
+    }
+    let steps = rows(&[&fabrics[..], &apart].concat());
+    assert!(number(&steps, 1, "placement_sensitivity") > 1.0);
+    let layout = steps[0].iter().position(|column| column == "layout").unwrap();
+    assert_eq!(steps[1][layout], "8 x 5 x 1, experts over 1, 16 FFN apart, 8 memories");
+}
+
 #[test]
 fn what_does_not_fit_is_said() {
     for (more, part) in [
@@ -42,6 +63,9 @@ fn what_does_not_fit_is_said() {
         (&["--fabric", "flat", "--wire", "fp7"], "unknown wire format `fp7`"),
         (&["--fabric", "flat", "--coalesce", "pipeline=0"], "at least 1"),
         (&["--fabric", "flat", "--expert-parallel", "7"], "a divisor of the 64"),
+        (&["--fabric", "flat", "--ffn-accelerators", "64"], "found 64 for the FFN and 0 for memory"),
+        (&["--fabric", "flat", "--fetched-tokens=-1"], "at least 0"),
+        (&["--fabric", "flat", "--ffn-accelerators", "32", "--expert-parallel", "4"], "found both"),
     ] {
         let args = [&["fabric", "--model", "deepseek-v3"], more].concat();
         let said = stderr(&kvtoll(&args));

@@ -50,9 +50,9 @@ pub enum Field {
     WeightReadBytes,
     /// [`StepCost::pool_read_bytes`].
     PoolReadBytes,
-    /// [`StepCost::link_bytes`].
+    /// [`StepCost::collective_bytes`].
     LinkBytes,
-    /// [`StepCost::hop_bytes`].
+    /// [`StepCost::hop_bytes`] and [`StepCost::pipeline_bytes`].
     HopBytes,
     /// [`StepCost::flops`].
     Flops,
@@ -115,8 +115,8 @@ impl Field {
             Self::KvWrittenBytes => cost.kv_written_bytes,
             Self::WeightReadBytes => cost.weight_read_bytes,
             Self::PoolReadBytes => cost.pool_read_bytes,
-            Self::LinkBytes => cost.link_bytes,
-            Self::HopBytes => cost.hop_bytes,
+            Self::LinkBytes => cost.collective_bytes(),
+            Self::HopBytes => cost.hop_bytes + cost.pipeline_bytes,
             Self::Flops => cost.flops,
             Self::Calibrated => cost.calibrated,
             Self::Extrapolated => cost.extrapolated,

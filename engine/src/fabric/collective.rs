@@ -53,11 +53,30 @@ pub enum Pattern {
         /// Members that each token is sent to; what goes to several of a node may cross to it once.
         picks: f64,
     },
-    /// Every member sends so many bytes to the one so many places further in the order of ranks; no group.
-    Shift {
-        /// Bytes of one member.
+    /// No group: of each two members the first sends so many bytes to the second.
+    Pairs {
+        /// Bytes of a pair.
         bytes: f64,
     },
+}
+
+impl Pattern {
+    /// Its bytes.
+    pub fn bytes(self) -> f64 {
+        match self {
+            Self::AllReduce { bytes } | Self::AllToAll { bytes, .. } | Self::Pairs { bytes } => bytes,
+        }
+    }
+
+    /// The same with other bytes.
+    #[must_use]
+    pub fn with_bytes(self, bytes: f64) -> Self {
+        match self {
+            Self::AllReduce { .. } => Self::AllReduce { bytes },
+            Self::AllToAll { picks, .. } => Self::AllToAll { bytes, picks },
+            Self::Pairs { .. } => Self::Pairs { bytes },
+        }
+    }
 }
 
 /// The ring, and sending to each at once.
@@ -77,7 +96,7 @@ pub fn naive(pattern: Pattern, members: &[u32], messages: f64) -> Vec<Phase> {
             vec![Phase { transfers: (0..count).map(next).collect(), times: 2.0 * (count as f64 - 1.0) }]
         }
         Pattern::AllToAll { bytes, .. } => vec![each_to_each(members, bytes, messages)],
-        Pattern::Shift { bytes } => {
+        Pattern::Pairs { bytes } => {
             let pairs = members.chunks_exact(2);
             let to = |pair: &[u32]| Transfer { from: pair[0], to: pair[1], bytes, messages };
             vec![Phase { transfers: pairs.map(to).collect(), times: 1.0 }]
@@ -98,7 +117,7 @@ pub fn adapted(network: &Network, pattern: Pattern, members: &[u32], messages: f
         return Some(Vec::new());
     }
     match (pattern, &network.shape) {
-        (Pattern::Shift { .. }, _) | (Pattern::AllToAll { .. }, Shape::Flat) => None,
+        (Pattern::Pairs { .. }, _) | (Pattern::AllToAll { .. }, Shape::Flat) => None,
         (Pattern::AllReduce { bytes }, Shape::Torus { .. }) => by_rings(network, bytes, members, messages),
         (Pattern::AllReduce { bytes }, _) => by_circles(network, bytes, members, messages),
         (Pattern::AllToAll { bytes, picks }, Shape::Layered { .. } | Shape::Clos { .. }) => {

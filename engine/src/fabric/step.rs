@@ -1,7 +1,7 @@
 //! What a step's traffic takes on a fabric, by class, placement and collective; and when classes are done that share links.
 
 use super::collective::{Moved, Phase, adapted, naive, price};
-use super::place::{Axis, Layout, ORDERS};
+use super::place::{Layout, Order, USUAL};
 use super::share::{Schedule, Work, serve};
 use super::topology::Network;
 use super::traffic::{Class, Traffic};
@@ -29,8 +29,8 @@ pub struct ClassCost {
 /// All classes on one placement.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepCost {
-    /// The order of axes.
-    pub order: [Axis; 3],
+    /// How ranks are put on places.
+    pub order: Order,
     /// By class, in the order of the traffic.
     pub classes: Vec<ClassCost>,
 }
@@ -39,6 +39,11 @@ impl StepCost {
     /// Time of the classes that the step waits for, one after another, ns.
     pub fn awaited_ns(&self) -> f64 {
         self.classes.iter().filter(|cost| cost.class.is_awaited()).map(|cost| cost.moved.ns).sum()
+    }
+
+    /// Time of one class, ns; 0 where it sends nothing.
+    pub fn class_ns(&self, class: Class) -> f64 {
+        self.classes.iter().filter(|cost| cost.class == class).map(|cost| cost.moved.ns).sum()
     }
 
     /// Time of all classes, ns.
@@ -93,18 +98,13 @@ fn times(mut moved: Moved, times: f64) -> Moved {
 }
 
 /// A step on one placement.
-pub fn step_cost(
-    network: &Network,
-    layout: &Layout,
-    (order, style): ([Axis; 3], Style),
-    traffic: &[Traffic],
-) -> StepCost {
+pub fn step_cost(network: &Network, layout: &Layout, (order, style): (Order, Style), traffic: &[Traffic]) -> StepCost {
     let places = layout.places(order);
     let classes = traffic.iter().map(|traffic| class_cost(network, traffic, &places, style)).collect();
     StepCost { order, classes }
 }
 
-/// The fastest and the slowest placement of the six.
+/// The fastest and the slowest placement of all orders.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Placements {
     /// The fastest; the first of equals.
@@ -121,11 +121,11 @@ impl Placements {
     }
 }
 
-/// Tries all orders of axes.
+/// Tries all orders.
 pub fn placements(network: &Network, layout: &Layout, style: Style, traffic: &[Traffic]) -> Placements {
-    let first = step_cost(network, layout, (ORDERS[0], style), traffic);
+    let first = step_cost(network, layout, (USUAL, style), traffic);
     let mut found = Placements { best: first.clone(), worst: first };
-    for order in ORDERS.into_iter().skip(1) {
+    for order in layout.orders().skip(1) {
         let cost = step_cost(network, layout, (order, style), traffic);
         if cost.all_ns() < found.best.all_ns() {
             found.best = cost.clone();

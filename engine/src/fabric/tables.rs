@@ -1,5 +1,7 @@
 //! What `kvtoll fabric` prints: the rows of `fabric_steps` and `fabric_classes`.
 
+use std::fmt::Write as _;
+
 use arrow::array::RecordBatch;
 
 use super::place::{Layout, order_name};
@@ -26,7 +28,8 @@ pub static FABRIC_STEPS: Table = Table {
             "layout",
             Text,
             "",
-            "Tensor x data x pipeline parallelism, and accelerators among which experts are spread.",
+            "Tensor x data x pipeline parallelism, accelerators among which experts are spread, and places of FFN \
+             accelerators and memories apart.",
         ),
         known("batch", F64, "requests", "Requests that decode together in each copy."),
         known("awaited_ns", I64, "ns", "Time of what the step waits for, best placement, adapted collectives."),
@@ -95,6 +98,18 @@ fn whole(ns: f64) -> Cell {
     Cell::from(ns.round() as i64)
 }
 
+/// A layout in words.
+fn layout_name(layout: &Layout) -> String {
+    let Layout { tensor, data, pipeline, expert, ffn, memory } = layout;
+    let mut name = format!("{tensor} x {data} x {pipeline}, experts over {expert}");
+    for (count, what) in [(ffn, "FFN apart"), (memory, "memories")] {
+        if *count > 0 {
+            let _ = write!(name, ", {count} {what}");
+        }
+    }
+    name
+}
+
 /// Rows of [`FABRIC_STEPS`], one for each batch with its traffic.
 ///
 /// # Errors
@@ -106,18 +121,17 @@ pub fn steps(frame: &Frame<'_>, batches: &[(f64, Vec<Traffic>)]) -> Result<Recor
         let naive = placements(network, layout, Style::Naive, traffic);
         let (best, plain) = (adapted.best.all_ns(), naive.best.all_ns());
         let energy: Option<f64> = adapted.best.classes.iter().map(|class| class.moved.energy_j).sum();
-        let Layout { tensor, data, pipeline, expert } = layout;
         vec![
             model.into(),
             fabric.name.as_str().into(),
             fabric.shape.name().into(),
             fabric.accelerators.into(),
-            format!("{tensor} x {data} x {pipeline}, experts over {expert}").into(),
+            layout_name(layout).into(),
             (*batch).into(),
             whole(adapted.best.awaited_ns()),
             whole(best - adapted.best.awaited_ns()),
-            order_name(adapted.best.order).into(),
-            order_name(adapted.worst.order).into(),
+            order_name(layout, adapted.best.order).into(),
+            order_name(layout, adapted.worst.order).into(),
             adapted.sensitivity().into(),
             naive.sensitivity().into(),
             (if best > 0.0 { plain / best } else { 1.0 }).into(),

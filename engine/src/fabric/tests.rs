@@ -5,11 +5,11 @@
 use proptest::prelude::*;
 
 use super::collective::{Pattern, adapted, naive, price};
-use super::place::{Layout, ORDERS};
+use super::place::{Beside, Layout, USUAL};
 use super::share::{Schedule, Work, serve};
 use super::step::{Style, class_cost, placements, shared, step_cost};
 use super::topology::{Network, network};
-use super::traffic::{Class, Step, Terms, Traffic, Wire, traffic};
+use super::traffic::{CLASSES, Class, Step, Terms, Traffic, Wire, traffic};
 use super::*;
 use crate::model::{Certainty, Model};
 
@@ -60,13 +60,17 @@ fn model(name: &str) -> Model {
     crate::model::parse(&preset("model", &file), &file).unwrap()
 }
 
+/// One accelerator.
+const ONE: Layout = Layout { tensor: 1, data: 1, pipeline: 1, expert: 1, ffn: 0, memory: 0 };
+
 fn step(batch: f64) -> Step {
     Step {
         batch,
         prefill_tokens: 0.0,
         kv_bytes_per_token: 70_272.0,
         replicas: 0.0,
-        terms: [Terms { wire: Wire::Bf16, coalesce: 1.0 }; 6],
+        fetched_bytes: 0.0,
+        terms: [Terms { wire: Wire::Bf16, coalesce: 1.0 }; CLASSES],
     }
 }
 
@@ -155,7 +159,7 @@ fn deepseek(layout: &Layout, batch: f64) -> Vec<Traffic> {
 
 #[test]
 fn traffic_follows_the_shape_of_the_model() {
-    let layout = Layout { tensor: 8, data: 8, pipeline: 1, expert: 64 };
+    let layout = Layout { tensor: 8, data: 8, pipeline: 1, expert: 64, ..ONE };
     let found = deepseek(&layout, 64.0);
     assert_eq!(
         found.iter().map(|traffic| traffic.class).collect::<Vec<_>>(),
@@ -169,16 +173,16 @@ fn traffic_follows_the_shape_of_the_model() {
     assert_eq!(found[1].pattern, Pattern::AllToAll { bytes: 8.0 * 8.0 * 7168.0 * 2.0 / 64.0, picks: 8.0 });
     let dense = traffic(&model("llama-3.1-70b"), &layout, &step(64.0)).unwrap_err().to_string();
     assert!(dense.contains("has no experts to spread over 64"), "{dense}");
-    let staged = Layout { tensor: 4, data: 2, pipeline: 2, expert: 1 };
+    let staged = Layout { tensor: 4, data: 2, pipeline: 2, expert: 1, ..ONE };
     let rest = Step { prefill_tokens: 100.0, replicas: 1.0, ..step(16.0) };
     let found = traffic(&model("llama-3.1-70b"), &staged, &rest).unwrap();
     let shifts: Vec<_> = found.iter().skip(1).map(|traffic| (traffic.class, traffic.pattern)).collect();
     assert_eq!(
         shifts,
         [
-            (Class::Pipeline, Pattern::Shift { bytes: 16.0 * 8192.0 / 4.0 * 2.0 }),
-            (Class::PrefillKv, Pattern::Shift { bytes: 100.0 * 70_272.0 / 4.0 }),
-            (Class::Replication, Pattern::Shift { bytes: 16.0 * 70_272.0 / 4.0 }),
+            (Class::Pipeline, Pattern::Pairs { bytes: 16.0 * 8192.0 / 4.0 * 2.0 }),
+            (Class::PrefillKv, Pattern::Pairs { bytes: 100.0 * 70_272.0 / 4.0 }),
+            (Class::Replication, Pattern::Pairs { bytes: 16.0 * 70_272.0 / 4.0 }),
         ]
     );
     assert!(staged.check(16).is_ok() && staged.check(15).is_err());
@@ -187,9 +191,9 @@ fn traffic_follows_the_shape_of_the_model() {
 
 #[test]
 fn layers_punish_tensor_groups_that_cross_nodes() {
-    let layout = Layout { tensor: 8, data: 8, pipeline: 1, expert: 64 };
+    let layout = Layout { tensor: 8, data: 8, pipeline: 1, expert: 64, ..ONE };
     let found = placements(&layered(8, 64), &layout, Style::Naive, &deepseek(&layout, 64.0));
-    assert_eq!(found.best.order[0], place::Axis::Tensor);
+    assert_eq!(found.best.order.axes[0], place::Axis::Tensor);
     assert!(found.sensitivity() > 1.5, "{}", found.sensitivity());
     let adapted = placements(&layered(8, 64), &layout, Style::Adapted, &deepseek(&layout, 64.0));
     assert!(adapted.best.all_ns() < found.best.all_ns());
@@ -200,9 +204,87 @@ fn layers_punish_tensor_groups_that_cross_nodes() {
         vec![level(400.0, 500.0, None), level(50.0, 2000.0, Some(12.0))],
     );
     let crossing = &deepseek(&layout, 64.0)[1];
-    let places = layout.places(ORDERS[0]);
+    let places = layout.places(USUAL);
     let busy = |net: &Network| class_cost(net, crossing, &places, Style::Naive).moved.busy_ns[1];
     close(busy(&clos), 2.0 * busy(&layered(8, 64)));
+}
+
+#[test]
+fn hops_to_ffn_accelerators_and_fetches_cross_the_fabric() {
+    let layout = Layout { tensor: 4, data: 2, ffn: 4, memory: 4, ..ONE };
+    let sent = traffic(&model("deepseek-v3"), &layout, &Step { fetched_bytes: 64e6, ..step(32.0) }).unwrap();
+    let classes: Vec<_> = sent.iter().map(|traffic| (traffic.class, traffic.times)).collect();
+    assert_eq!(
+        classes,
+        [
+            (Class::TensorAllReduce, 61.0),
+            (Class::AttentionToFfn, 61.0),
+            (Class::FfnToAttention, 61.0),
+            (Class::TierFetch, 1.0)
+        ],
+        "one all-reduce a layer, since the FFN is apart"
+    );
+    let each = 32.0 * 7168.0 * 2.0 / 4.0;
+    assert_eq!(sent[1].pattern, Pattern::Pairs { bytes: each / 4.0 });
+    assert_eq!(sent[3].pattern, Pattern::Pairs { bytes: 64e6 / 4.0 / 4.0 });
+    assert_eq!((sent[1].groups[0].len(), sent[3].groups[0].len()), (2 * 8 * 4, 2 * 8 * 4));
+    // A plane: eight attending accelerators meet at the link of each of four FFN accelerators and memories.
+    let plane = step_cost(&flat(16), &layout, (USUAL, Style::Naive), &sent);
+    close(plane.classes[1].moved.ns, 61.0 * (1_000.0 + 8.0 * each / 4.0 / 100.0));
+    close(plane.classes[3].moved.ns, 1_000.0 + 8.0 * 4e6 / 100.0);
+    assert_eq!(plane.classes[3].class.name(), "tier_fetch");
+    assert!(layout.check(16).is_ok() && layout.check(8).is_err());
+    assert!(Layout { expert: 2, ..layout }.check(16).is_err(), "experts are apart");
+}
+
+#[test]
+fn places_and_narrow_leaves_change_hops_and_fetches() {
+    // Nodes of 8 with 6 that attend, an FFN accelerator and a memory, or whole nodes of each.
+    let layout = Layout { tensor: 2, data: 24, ffn: 8, memory: 8, ..ONE };
+    let among = layout.places(place::Order { beside: Beside::Among, ..USUAL });
+    let nodes = |ranks: std::ops::Range<u32>| ranks.map(|rank| among[rank as usize] / 8).collect::<Vec<_>>();
+    assert_eq!(nodes(layout.ffn_ranks()), (0..8).collect::<Vec<_>>());
+    assert_eq!(nodes(layout.memory_ranks()), (0..8).collect::<Vec<_>>());
+    let mut all = among.clone();
+    all.sort_unstable();
+    assert_eq!(all, (0..64).collect::<Vec<_>>(), "every place is taken once");
+    let sent = traffic(&model("llama-3.1-70b"), &layout, &Step { fetched_bytes: 64e6, ..step(32.0) }).unwrap();
+    let net = layered(8, 64);
+    let found = placements(&net, &layout, Style::Adapted, &sent);
+    assert!(found.sensitivity() > 1.0, "{}", found.sensitivity());
+    let clos = |oversubscription: f64| {
+        let levels = vec![level(400.0, 500.0, None), level(50.0, 2000.0, Some(12.0))];
+        build(Shape::Clos { node: 8, oversubscription }, 64, levels)
+    };
+    let time = |net: &Network, class: Class, order| {
+        let cost = step_cost(net, &layout, (order, Style::Adapted), &sent);
+        cost.classes.into_iter().find(|cost| cost.class == class).unwrap().moved
+    };
+    for class in [Class::AttentionToFfn, Class::FfnToAttention, Class::TierFetch] {
+        // In a node of their own, eight memories or FFN accelerators need all of its way up.
+        let behind = |net: &Network| time(net, class, USUAL);
+        close(behind(&clos(1.0)).ns, behind(&net).ns);
+        assert!(behind(&clos(4.0)).ns > 2.0 * behind(&net).ns, "{class:?}");
+        // Among the others a part of the way stays within nodes, and less energy goes over the links between them.
+        let order = place::Order { beside: Beside::Among, ..USUAL };
+        assert!(time(&net, class, order).bytes[1] < behind(&net).bytes[1], "{class:?}");
+    }
+    // What they share a link with makes them wait, and it is busy for as long.
+    let cost = step_cost(&net, &layout, (USUAL, Style::Adapted), &sent);
+    let shares = shared(&cost, Schedule::Processor);
+    let fetch = shares.iter().find(|share| share.class == Class::TierFetch && share.level == 1).unwrap();
+    assert!(fetch.done_ns > fetch.alone_ns && fetch.busy_ns > fetch.done_ns * 0.999);
+}
+
+/// A memory that is spread over all hosts: seven eighths of what is fetched cross to other accelerators.
+#[test]
+fn what_lies_at_the_own_host_does_not_cross() {
+    let layout = Layout { tensor: 8, ..ONE };
+    let sent = traffic(&model("llama-3.1-8b"), &layout, &Step { fetched_bytes: 64e6, ..step(1.0) }).unwrap();
+    let fetch = class_cost(&flat(8), sent.last().unwrap(), &layout.places(USUAL), Style::Adapted);
+    assert_eq!(fetch.class, Class::TierFetch);
+    close(fetch.moved.bytes[0], 64e6 * 7.0 / 8.0);
+    close(fetch.moved.ns, 1_000.0 + 7e6 / 100.0);
 }
 
 /// Steps along each ring, counted one by one.
@@ -220,23 +302,25 @@ proptest! {
     /// However ranks are placed on a flat plane, nothing changes.
     #[test]
     fn an_uncontended_flat_plane_does_not_care_for_places(
-        tensor in 0_u32..3, data in 0_u32..3, pipeline in 0_u32..2, batch in 1.0_f64..500.0, seed in 0_u64..u64::MAX,
+        tensor in 0_u32..3, data in 0_u32..3, pipeline in 0_u32..2, (ffn, memory) in (0_u32..4, 0_u32..4),
+        batch in 1.0_f64..500.0, seed in 0_u64..u64::MAX,
     ) {
-        let layout = Layout { tensor: 1 << tensor, data: 1 << data, pipeline: 1 << pipeline, expert: 1 << (tensor + data) };
-        let net = flat(layout.ranks());
-        let rest = Step { prefill_tokens: 10.0, replicas: 1.0, ..step(batch) };
+        let expert = if ffn > 0 { 1 } else { 1 << (tensor + data) };
+        let layout = Layout { tensor: 1 << tensor, data: 1 << data, pipeline: 1 << pipeline, expert, ffn, memory };
+        let net = flat(layout.all());
+        let rest = Step { prefill_tokens: 10.0, replicas: 1.0, fetched_bytes: 1e6, ..step(batch) };
         let sent = traffic(&model("deepseek-v3"), &layout, &rest).unwrap();
         for style in [Style::Naive, Style::Adapted] {
             prop_assert_eq!(placements(&net, &layout, style, &sent).sensitivity(), 1.0);
         }
-        let mut places = layout.places(ORDERS[0]);
+        let mut places = layout.places(USUAL);
         let mut state = seed | 1;
         for at in (1..places.len()).rev() {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             places.swap(at, (state >> 33) as usize % (at + 1));
         }
         for traffic in &sent {
-            let usual = class_cost(&net, traffic, &layout.places(ORDERS[0]), Style::Adapted).moved;
+            let usual = class_cost(&net, traffic, &layout.places(USUAL), Style::Adapted).moved;
             prop_assert_eq!(class_cost(&net, traffic, &places, Style::Adapted).moved.ns, usual.ns);
         }
     }
@@ -295,10 +379,10 @@ fn schedules_decide_who_waits() {
     close(reserved.done_ns[1], 20.0);
     assert_eq!(serve(&[], Schedule::Processor).busy_ns, 0.0);
     // On a step: what it waits for goes first, and the links stay busy for as long.
-    let layout = Layout { tensor: 8, data: 8, pipeline: 1, expert: 64 };
+    let layout = Layout { tensor: 8, data: 8, pipeline: 1, expert: 64, ..ONE };
     let rest = Step { prefill_tokens: 1000.0, ..step(64.0) };
     let sent = traffic(&model("deepseek-v3"), &layout, &rest).unwrap();
-    let cost = step_cost(&layered(8, 64), &layout, (ORDERS[0], Style::Adapted), &sent);
+    let cost = step_cost(&layered(8, 64), &layout, (USUAL, Style::Adapted), &sent);
     let of = |schedule| shared(&cost, schedule).into_iter().filter(|class| class.level == 1).collect::<Vec<_>>();
     let (even, first) = (of(Schedule::Processor), of(Schedule::Priority));
     assert_eq!(even.len(), 3);

@@ -8,16 +8,23 @@
 //! | tensor all-reduce | the accelerators of a copy and stage | the residual of the batch | twice a layer; once where experts are spread |
 //! | expert dispatch, combine | the accelerators among which experts are spread | each token to its experts, the results back | each layer with experts |
 //! | pipeline | to the same place of the next stage | its part of the residual | once a stage |
+//! | attention to FFN, and back | to all FFN accelerators evenly, from them | its part of the residual | each layer, where the FFN is apart |
+//! | tier fetch | from all places of the farther memory evenly | its part of the KV that is fetched | once |
 //! | prefill to decode | from half the fabric away | KV of new prompts | as they come |
 //! | replication | to the same place of the next copy | KV of the new tokens | once |
 //!
-//! Tokens pick experts at random. The hop between attention and FFN accelerators and fetches from farther memories have links
-//! of their own (see the machine) and stand in the step's cost.
+//! Tokens pick experts at random. Where the FFN is apart, attention is followed by one all-reduce, and experts get their
+//! tokens within the hop. A farther memory is spread evenly over its places, or over the hosts of all accelerators
+//! ([`Layout::memory`]); what lies at an accelerator's own host does not cross the fabric. How fast a memory itself or the way
+//! to a host is, is not part of a fabric.
 
 use super::collective::Pattern;
 use super::place::Layout;
 use crate::error::{Error, Result, unknown};
 use crate::model::Model;
+
+/// Classes of traffic.
+pub const CLASSES: usize = 9;
 
 /// A class of traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,6 +37,12 @@ pub enum Class {
     ExpertCombine,
     /// Activations from stage to stage.
     Pipeline,
+    /// Activations to FFN accelerators apart.
+    AttentionToFfn,
+    /// Their results back.
+    FfnToAttention,
+    /// KV from a farther memory.
+    TierFetch,
     /// KV of a finished prefill to where it is decoded.
     PrefillKv,
     /// Copies of new KV elsewhere.
@@ -38,11 +51,14 @@ pub enum Class {
 
 impl Class {
     /// Every class.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; CLASSES] = [
         Self::TensorAllReduce,
         Self::ExpertDispatch,
         Self::ExpertCombine,
         Self::Pipeline,
+        Self::AttentionToFfn,
+        Self::FfnToAttention,
+        Self::TierFetch,
         Self::PrefillKv,
         Self::Replication,
     ];
@@ -54,6 +70,9 @@ impl Class {
             Self::ExpertDispatch => "expert_dispatch",
             Self::ExpertCombine => "expert_combine",
             Self::Pipeline => "pipeline",
+            Self::AttentionToFfn => "attention_to_ffn",
+            Self::FfnToAttention => "ffn_to_attention",
+            Self::TierFetch => "tier_fetch",
             Self::PrefillKv => "prefill_to_decode",
             Self::Replication => "replication",
         }
@@ -129,8 +148,11 @@ pub struct Step {
     pub kv_bytes_per_token: f64,
     /// Further copies that new KV is written to.
     pub replicas: f64,
+    /// KV that comes from a farther memory in a step, in the format in which it is stored, bytes on all accelerators of a copy
+    /// and stage.
+    pub fetched_bytes: f64,
     /// By class, in the order of [`Class::ALL`].
-    pub terms: [Terms; 6],
+    pub terms: [Terms; CLASSES],
 }
 
 /// One kind of collective of a step, as all its groups run it.
@@ -164,22 +186,10 @@ pub fn traffic(model: &Model, layout: &Layout, step: &Step) -> Result<Vec<Traffi
     let residual = step.batch * f64::from(model.hidden);
     let spread = if layout.expert > 1 { expert_layers } else { 0.0 };
     let mut found = Vec::new();
-    let mut put = |class: Class, pattern: Pattern, groups: Vec<Vec<u32>>, times: f64, messages: f64| {
-        let is_something = times > 0.0 && groups.iter().any(|group| group.len() > 1);
-        if is_something {
-            let messages = (messages / term(step, class).coalesce.max(1.0)).max(1.0);
-            found.push(Traffic { class, pattern, groups, times, messages });
-        }
-    };
-    let wire = |class: Class| term(step, class).wire.bytes();
-    let bytes = residual * wire(Class::TensorAllReduce);
-    put(
-        Class::TensorAllReduce,
-        Pattern::AllReduce { bytes },
-        tensor_groups(layout),
-        (2.0 * layers - spread) * stage,
-        1.0,
-    );
+    let bytes = residual * wire(step, Class::TensorAllReduce);
+    let reduces = if layout.ffn > 0 { layers } else { 2.0 * layers - spread };
+    let pattern = Pattern::AllReduce { bytes };
+    put(&mut found, step, (Class::TensorAllReduce, pattern), tensor_groups(layout), (reduces * stage, 1.0));
     if spread > 0.0 {
         let picks = routed.map(|group| f64::from(group.layers * group.ffn.active_experts)).sum::<f64>() / expert_layers;
         // The accelerators of a copy share its tokens out.
@@ -187,26 +197,64 @@ pub fn traffic(model: &Model, layout: &Layout, step: &Step) -> Result<Vec<Traffi
         let each = tokens * picks * f64::from(model.hidden) / f64::from(layout.expert);
         let messages = (tokens * picks / f64::from(layout.expert)).max(1.0);
         for class in [Class::ExpertDispatch, Class::ExpertCombine] {
-            let pattern = Pattern::AllToAll { bytes: each * wire(class), picks };
-            put(class, pattern, expert_groups(layout), spread * stage, messages);
+            let pattern = Pattern::AllToAll { bytes: each * wire(step, class), picks };
+            put(&mut found, step, (class, pattern), expert_groups(layout), (spread * stage, messages));
         }
     }
     let shared = residual / f64::from(layout.tensor);
-    let pattern = Pattern::Shift { bytes: shared * wire(Class::Pipeline) };
-    put(Class::Pipeline, pattern, vec![next_stage(layout)], 1.0, 1.0);
+    let pattern = Pattern::Pairs { bytes: shared * wire(step, Class::Pipeline) };
+    put(&mut found, step, (Class::Pipeline, pattern), vec![next_stage(layout)], (1.0, 1.0));
+    for class in [Class::AttentionToFfn, Class::FfnToAttention] {
+        let pattern = Pattern::Pairs { bytes: shared * wire(step, class) / f64::from(layout.ffn.max(1)) };
+        let pairs = with_ffn(layout, class == Class::AttentionToFfn);
+        put(&mut found, step, (class, pattern), vec![pairs], (layers * stage, 1.0));
+    }
+    kv_traffic(layout, step, layers * stage, &mut found);
+    Ok(found)
+}
+
+/// What goes between accelerators and memories: KV of `layers` layers of a stage.
+fn kv_traffic(layout: &Layout, step: &Step, layers: f64, found: &mut Vec<Traffic>) {
     // Elements of KV are stored in a format of their own; a narrower wire sends fewer bytes of them.
-    let kv = |class: Class, tokens: f64| {
-        tokens * step.kv_bytes_per_token / f64::from(layout.tensor) * wire(class) / Wire::Bf16.bytes()
-    };
+    let part = |class: Class, bytes: f64| bytes / f64::from(layout.tensor) * wire(step, class) / Wire::Bf16.bytes();
+    let kv = |class: Class, tokens: f64| part(class, tokens * step.kv_bytes_per_token);
+    if step.fetched_bytes > 0.0 {
+        let places = f64::from(if layout.memory > 0 { layout.memory } else { layout.ranks() });
+        let bytes = part(Class::TierFetch, step.fetched_bytes) / places;
+        let (pattern, group) = if layout.memory > 0 {
+            (Pattern::Pairs { bytes }, from_memory(layout))
+        } else {
+            (Pattern::AllToAll { bytes, picks: 1.0 }, (0..layout.ranks()).collect())
+        };
+        put(found, step, (Class::TierFetch, pattern), vec![group], (1.0, layers / places));
+    }
     if step.prefill_tokens > 0.0 {
-        let pattern = Pattern::Shift { bytes: kv(Class::PrefillKv, step.prefill_tokens) };
-        put(Class::PrefillKv, pattern, vec![half_away(layout)], 1.0, layers * stage);
+        let pattern = Pattern::Pairs { bytes: kv(Class::PrefillKv, step.prefill_tokens) };
+        put(found, step, (Class::PrefillKv, pattern), vec![half_away(layout)], (1.0, layers));
     }
     if step.replicas > 0.0 {
-        let pattern = Pattern::Shift { bytes: kv(Class::Replication, step.batch) };
-        put(Class::Replication, pattern, vec![next_copy(layout)], step.replicas, layers * stage);
+        let pattern = Pattern::Pairs { bytes: kv(Class::Replication, step.batch) };
+        put(found, step, (Class::Replication, pattern), vec![next_copy(layout)], (step.replicas, layers));
     }
-    Ok(found)
+}
+
+/// Adds what a class does so many times with so many messages a transfer, if that is anything.
+fn put(
+    found: &mut Vec<Traffic>,
+    step: &Step,
+    (class, pattern): (Class, Pattern),
+    groups: Vec<Vec<u32>>,
+    (times, messages): (f64, f64),
+) {
+    if times > 0.0 && groups.iter().any(|group| group.len() > 1) {
+        let messages = (messages / term(step, class).coalesce.max(1.0)).max(1.0);
+        found.push(Traffic { class, pattern, groups, times, messages });
+    }
+}
+
+/// Bytes of an element of a class on the wire.
+fn wire(step: &Step, class: Class) -> f64 {
+    term(step, class).wire.bytes()
 }
 
 /// How a class goes.
@@ -229,6 +277,15 @@ fn expert_groups(layout: &Layout) -> Vec<Vec<u32>> {
 fn next_stage(layout: &Layout) -> Vec<u32> {
     let per_stage = layout.tensor * layout.data;
     (0..layout.ranks() - per_stage).flat_map(|rank| [rank, rank + per_stage]).collect()
+}
+
+fn with_ffn(layout: &Layout, is_there: bool) -> Vec<u32> {
+    let pair = |rank: u32, ffn: u32| if is_there { [rank, ffn] } else { [ffn, rank] };
+    (0..layout.ranks()).flat_map(|rank| layout.ffn_ranks().flat_map(move |ffn| pair(rank, ffn))).collect()
+}
+
+fn from_memory(layout: &Layout) -> Vec<u32> {
+    (0..layout.ranks()).flat_map(|rank| layout.memory_ranks().flat_map(move |memory| [memory, rank])).collect()
 }
 
 fn half_away(layout: &Layout) -> Vec<u32> {

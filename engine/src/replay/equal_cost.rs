@@ -4,15 +4,18 @@
 //! and flash, whose sizes are tried in steps of two. Each costs its accelerators and its memories; the same money buys fewer
 //! of the dearer ones. What an instance takes for a request is the prefill of what it does not find (fetched where that is
 //! faster, [`crate::cache::fetch`]) and its decoding, which is the same for all and is taken from the replay: step time
-//! shared by tokens. Waiting for a fetch keeps a request back and not the instance. Requests per hour at full load are
-//! compared, at several arrival rates: the scenario is served at each, and what running requests hold in the mean is no room
-//! for the cache near the accelerators; faster arrivals also queue on the way to the memories.
+//! shared by tokens. Waiting for a fetch keeps a request back and not the instance. Requests of users per hour at full load
+//! are compared (what stages of a policy send is work for those), at several arrival rates: the scenario is served at each,
+//! and what running requests hold in the mean is no room for the cache near the accelerators; faster arrivals also queue on
+//! the way to the memories.
 //!
 //! *Fabrics.* Accelerators of the machine, joined by each fabric and paid with it, decode together. For each number of
 //! requests in flight every tensor parallelism that fits is tried, with data-parallel attention in all of them, and experts
 //! spread over as many as divide them. A step takes
 //! what the cost engine says without collectives, and the fabric's awaited traffic on the best placement. Tokens per second
-//! for the money are compared.
+//! for the money are compared. Farther memories lie evenly at all hosts, so that what a step fetches crosses the hosts' links
+//! and the fabric at once and waits for the slower. Where the FFN is apart, its accelerators take every other place, copies
+//! decode by themselves, and the fabric carries the hop; it is priced with the accelerators that attend.
 //!
 //! Money for memory is its price over an assumed life; both are assumptions of this module and stand in the rows.
 
@@ -23,17 +26,18 @@ use super::{Found, Scenario, Source, replay};
 use crate::cache::fetch::{self, Decide, Terms};
 use crate::cache::tiers::{Frequency, Hierarchy, Inclusion, Write};
 use crate::cache::way::{Reach, reaches};
-use crate::cost::{Batch, Parallel, plan, price};
+use crate::cost::{Batch, Parallel, Plan, StepCost, plan, price};
 use crate::error::{Error, Result};
 use crate::fabric::Fabric;
-use crate::fabric::place::Layout;
-use crate::fabric::step::{Placements, Style, placements};
-use crate::fabric::topology::network;
-use crate::fabric::traffic::{self, Step, Wire, traffic};
+use crate::fabric::place::{Layout, Order};
+use crate::fabric::step::{Placements, Style, class_cost, placements};
+use crate::fabric::topology::{Network, network};
+use crate::fabric::traffic::{self, CLASSES, Class, Step, Traffic, Wire, traffic};
 use crate::model::Model;
 use crate::policy::shape;
 use crate::schema::hierarchy::EQUAL_COST;
 use crate::schema::{Cell, batch_of_rows};
+use crate::serving::Stretch;
 use crate::workload::Workload;
 
 /// Hours of the life over which memory is paid: four years. Assumed.
@@ -67,7 +71,7 @@ struct Choice {
     sizes: String,
     /// Dollars per hour of an instance or accelerator with what belongs to it.
     unit_usd: f64,
-    /// Requests or tokens per hour of a dollar per hour.
+    /// Requests of users, or tokens, per hour of a dollar per hour.
     per_usd: f64,
     /// Mean time to the end of the prefill, or of a step, ns.
     latency_ns: f64,
@@ -172,14 +176,19 @@ fn why(choice: &Choice, is_best: bool, alike: &[Choice]) -> String {
     format!("{own}, {compared}: {verdict}")
 }
 
-/// Machine time of an instance for decoding a request, ns: stretches shared by the tokens of their steps.
-fn decode_ns(found: &Found, requests: usize) -> f64 {
-    let of = |stretch: &crate::serving::Stretch| {
+/// Requests of users, by which machine time is shared: what stages of the policy send is work for them.
+fn users(workload: &Workload) -> f64 {
+    (0..workload.len()).filter(|at| !workload.is_added(*at)).count().max(1) as f64
+}
+
+/// Machine time of an instance for decoding a user's request, ns: stretches shared by the tokens of their steps.
+fn decode_ns(found: &Found, workload: &Workload) -> f64 {
+    let of = |stretch: &Stretch| {
         let (decoded, filled) = (stretch.decode_requests as f64 * stretch.steps as f64, stretch.prefill_tokens as f64);
         let share = if decoded > 0.0 { decoded / (decoded + filled) } else { 0.0 };
         stretch.total_ns as f64 * share
     };
-    found.outcome.stretches.iter().map(of).sum::<f64>() / requests.max(1) as f64
+    found.outcome.stretches.iter().map(of).sum::<f64>() / users(workload)
 }
 
 fn hierarchies(subject: &Subject<'_>, usd: f64) -> Result<Vec<Choice>> {
@@ -194,7 +203,7 @@ fn hierarchies(subject: &Subject<'_>, usd: f64) -> Result<Vec<Choice>> {
     let memory = found.plan.capacity_bytes as f64;
     let gb = |bytes: f64, usd_per_gb: f64| bytes / 1e9 * usd_per_gb / LIFE_HOURS;
     let own = usd * found.plan.tensor;
-    let decode = decode_ns(found, workload.len());
+    let decode = decode_ns(found, workload);
     let mut choices = Vec::new();
     for rate in RATES {
         let faster = workload.at_rate(scenario.rate * rate)?;
@@ -202,8 +211,8 @@ fn hierarchies(subject: &Subject<'_>, usd: f64) -> Result<Vec<Choice>> {
         let near = ((near_blocks(found, &faster) as f64 * free) as usize).min(faster.distinct_units as usize);
         let served = |tiers: &[Reach]| served(subject, &faster, near, tiers);
         let alone = served(&[])?;
-        let base = (decode + alone.prefill_ns / faster.len() as f64, &alone);
-        let frame = (rate, decode, base.0, free);
+        let base = decode + alone.prefill_ns / users(&faster);
+        let frame = (rate, decode, base, free);
         choices.push(of_memory(frame, "machine's memory alone", String::new(), (own, own), &alone, &faster));
         let best_of = |option: &str, tried: Vec<Choice>| {
             let best = tried.into_iter().reduce(|best, next| if next.per_usd > best.per_usd { next } else { best });
@@ -248,7 +257,7 @@ fn held_ratio(subject: &Subject<'_>, rate: f64) -> Result<f64> {
 }
 
 fn held_in(scenario: &Scenario, found: &Found) -> f64 {
-    let of = |stretch: &crate::serving::Stretch| stretch.held_bytes as f64 * stretch.total_ns as f64;
+    let of = |stretch: &Stretch| stretch.held_bytes as f64 * stretch.total_ns as f64;
     let held: f64 = found.outcome.stretches.iter().map(of).sum();
     let whole = found.capacity_bytes(scenario) as f64 * found.duration_ns as f64;
     if whole > 0.0 { (held / whole).min(1.0) } else { 0.0 }
@@ -280,8 +289,8 @@ fn of_memory(
     found: &fetch::Found,
     workload: &Workload,
 ) -> Choice {
+    let machine = decode + found.prefill_ns / users(workload);
     let requests = workload.len().max(1) as f64;
-    let machine = decode + found.prefill_ns / requests;
     let prompts: f64 = workload.prompt.iter().map(|tokens| f64::from(*tokens)).sum();
     Choice {
         kind: "hierarchy",
@@ -297,7 +306,7 @@ fn of_memory(
 }
 
 fn fabrics(subject: &Subject<'_>, usd: f64) -> Result<Vec<Choice>> {
-    let Subject { workload, scenario, .. } = *subject;
+    let workload = subject.workload;
     let mean = |tokens: &[u32]| tokens.iter().map(|t| f64::from(*t)).sum::<f64>() / tokens.len().max(1) as f64;
     let context = (mean(&workload.prompt) + mean(&workload.output) / 2.0).round().max(1.0) as u32;
     let mut choices = Vec::new();
@@ -307,7 +316,7 @@ fn fabrics(subject: &Subject<'_>, usd: f64) -> Result<Vec<Choice>> {
             let mut best: Option<Choice> = None;
             let mut tensor = 1;
             while tensor <= fabric.accelerators {
-                if let Some(next) = on_fabric(scenario, fabric, (tensor, in_flight, context), (usd, links))? {
+                if let Some(next) = on_fabric(subject, fabric, (tensor, in_flight, context), (usd, links))? {
                     best = match best {
                         Some(best) if best.per_usd >= next.per_usd => Some(best),
                         _ => Some(next),
@@ -335,35 +344,75 @@ fn divides(part: u32, accelerators: u32, experts: u32) -> bool {
     accelerators.is_multiple_of(part) && experts.is_multiple_of(part)
 }
 
+/// How the accelerators of a fabric work with this tensor parallelism; `None` where they do not divide, or have no request
+/// each. With the FFN apart, its accelerators take every other place.
+fn layout(scenario: &Scenario, fabric: &Fabric, (tensor, in_flight): (u32, u32)) -> Option<Layout> {
+    let is_apart = scenario.machine.ffn_pool.is_some();
+    let attending = if is_apart { fabric.accelerators / 2 } else { fabric.accelerators };
+    let (data, ffn) = (attending / tensor, fabric.accelerators - attending);
+    let expert = if is_apart { 1 } else { expert_parts(&scenario.model, fabric.accelerators) };
+    let fits = data > 0 && tensor * data == attending && in_flight >= data;
+    fits.then_some(Layout { tensor, data, pipeline: 1, expert, ffn, memory: 0 })
+}
+
 /// Decoding on a fabric with this tensor parallelism; `None` where it does not fit.
 fn on_fabric(
-    scenario: &Scenario,
+    subject: &Subject<'_>,
     fabric: &Fabric,
     (tensor, in_flight, context): (u32, u32, u32),
     (usd, links): (f64, f64),
 ) -> Result<Option<Choice>> {
-    let model = &scenario.model;
-    let data = fabric.accelerators / tensor;
-    if tensor * data != fabric.accelerators || in_flight < data {
-        return Ok(None);
-    }
-    let expert = expert_parts(model, fabric.accelerators);
-    let layout = Layout { tensor, data, pipeline: 1, expert };
+    let Subject { scenario, found, .. } = *subject;
+    let Some(layout) = layout(scenario, fabric, (tensor, in_flight)) else { return Ok(None) };
     let mut machine = scenario.machine.clone();
     machine.accelerator.scale_up_domain = fabric.accelerators;
-    machine.ffn_pool = None;
-    let parallel = Parallel { tensor, data, expert, pipeline: 1, instances: 1 };
-    let Ok(plan) = plan(model, &shape(&scenario.policy, model)?, &machine, scenario.dtype, parallel) else {
+    // With the FFN apart each copy decodes by itself; else all attend to their own and share experts.
+    let (data, copies) = if layout.ffn > 0 { (1, layout.data) } else { (layout.data, 1) };
+    let parallel = Parallel { tensor, data, expert: layout.expert, pipeline: 1, instances: copies };
+    let model = &scenario.model;
+    let Ok(mut plan) = plan(model, &shape(&scenario.policy, model)?, &machine, scenario.dtype, parallel) else {
         return Ok(None);
     };
-    let batch = u64::from(in_flight);
+    let batch = u64::from(in_flight / copies);
     if plan.footprint(context, context, true).saturating_mul(batch) > plan.capacity_bytes {
         return Ok(None);
     }
+    let cost = decode(&plan, batch, context);
+    let fetched = fetched(found, &cost, (f64::from(copies), f64::from(in_flight)));
+    let (net, step) = (network(fabric)?, step(f64::from(in_flight / layout.data), fetched / f64::from(layout.data)));
+    let sent = traffic(model, &layout, &step)?;
+    let Placements { best, .. } = placements(&net, &layout, Style::Adapted, &sent);
+    let (cost, exchanged) = if plan.ffn_pool.is_some() {
+        carry(&mut plan, (&net, &layout, best.order), &sent);
+        let cost = decode(&plan, batch, context);
+        (cost, cost.collective + cost.link)
+    } else {
+        let exchanged = best.awaited_ns() - best.class_ns(Class::TierFetch);
+        (StepCost { collective: exchanged, ..cost }, exchanged)
+    };
+    // Hosts and the fabric carry what is fetched at once.
+    let fetch = host_ns(found, &cost, (fetched, layout.ranks())).max(best.class_ns(Class::TierFetch));
+    let whole = cost.total() - cost.tier + fetch;
+    let unit_usd = usd + links * f64::from(fabric.accelerators) / f64::from(layout.ranks());
+    Ok(Some(Choice {
+        kind: "fabric",
+        traffic: format!("{in_flight} requests in flight"),
+        level: f64::from(in_flight),
+        option: fabric.title.clone(),
+        sizes: format!("tensor parallelism of {tensor}"),
+        unit_usd,
+        per_usd: f64::from(in_flight) / whole * 3.6e12 / (unit_usd * f64::from(layout.ranks())),
+        latency_ns: whole,
+        parts: [(exchanged + fetch) / whole, 1.0 - (exchanged + fetch) / whole, unit_usd / usd - 1.0],
+    }))
+}
+
+/// A step of decoding alone.
+fn decode(plan: &Plan, batch: u64, context: u32) -> StepCost {
     let kept: Vec<u64> = plan.lane_keeps().map(|(_, keep)| batch * u64::from(keep.tokens(context, context))).collect();
     let none = vec![0; plan.groups.len()];
-    let cost = price(
-        &plan,
+    price(
+        plan,
         &Batch {
             decode_requests: batch,
             kept_tokens: &kept,
@@ -375,27 +424,117 @@ fn on_fabric(
             prefill_context: &none,
             scored_tokens: 0,
         },
-    );
-    let compute = cost.total() - cost.collective;
-    let Placements { best, .. } = network_of(fabric, &layout, model, batch / u64::from(data))?;
-    let step = compute + best.awaited_ns();
-    let unit_usd = usd + links;
-    Ok(Some(Choice {
-        kind: "fabric",
-        traffic: format!("{in_flight} requests in flight"),
-        level: f64::from(in_flight),
-        option: fabric.title.clone(),
-        sizes: format!("tensor parallelism of {tensor}"),
-        unit_usd,
-        per_usd: batch as f64 / step * 3.6e12 / (unit_usd * f64::from(fabric.accelerators)),
-        latency_ns: step,
-        parts: [best.awaited_ns() / step, compute / step, links / usd],
-    }))
+    )
 }
 
-fn network_of(fabric: &Fabric, layout: &Layout, model: &Model, batch: u64) -> Result<Placements> {
+/// Bytes that a step of all copies fetches from farther memories: by the replay, what a generated token has caused there, or
+/// what `recall` fetches.
+fn fetched(found: &Found, cost: &StepCost, (copies, in_flight): (f64, f64)) -> f64 {
+    if found.below.is_none() {
+        return cost.tier_bytes * copies;
+    }
+    let sum = |of: fn(&Stretch) -> f64| found.outcome.stretches.iter().map(of).sum::<f64>();
+    let decoded = sum(|stretch| stretch.decode_requests as f64 * stretch.steps as f64);
+    sum(|stretch| stretch.cost.tier_bytes) / decoded.max(1.0) * in_flight
+}
+
+/// Time of these bytes on the ways from the hosts of so many accelerators, ns.
+fn host_ns(found: &Found, cost: &StepCost, (bytes, accelerators): (f64, u32)) -> f64 {
+    let Some(below) = &found.below else { return cost.tier };
+    let rate = below.tiers.iter().map(|tier| tier.way.bytes_per_ns).fold(0.0, f64::max) / found.plan.tensor;
+    if bytes > 0.0 { bytes / (rate * f64::from(accelerators)) } else { 0.0 }
+}
+
+fn step(batch: f64, fetched_bytes: f64) -> Step {
     let terms = traffic::Terms { wire: Wire::Bf16, coalesce: 64.0 };
-    let step =
-        Step { batch: batch as f64, prefill_tokens: 0.0, kv_bytes_per_token: 0.0, replicas: 0.0, terms: [terms; 6] };
-    Ok(placements(&network(fabric)?, layout, Style::Adapted, &traffic(model, layout, &step)?))
+    Step { batch, prefill_tokens: 0.0, kv_bytes_per_token: 0.0, replicas: 0.0, fetched_bytes, terms: [terms; CLASSES] }
+}
+
+/// Lets a fabric carry the all-reduces of a plan and the hop to its FFN accelerators: each takes a fixed time and a time per
+/// byte, such that the traffic given takes what it takes there.
+fn carry(plan: &mut Plan, (net, layout, order): (&Network, &Layout, Order), sent: &[Traffic]) {
+    let places = layout.places(order);
+    // Fixed time, and bytes of a member over the time that they add.
+    let of = |class: Class| {
+        let once = Traffic { times: 1.0, ..sent.iter().find(|sent| sent.class == class)?.clone() };
+        let none = Traffic { pattern: once.pattern.with_bytes(0.0), ..once.clone() };
+        let whole = class_cost(net, &once, &places, Style::Adapted).moved.ns;
+        let fixed = class_cost(net, &none, &places, Style::Adapted).moved.ns;
+        Some((fixed, once.pattern.bytes() / (whole - fixed).max(f64::MIN_POSITIVE)))
+    };
+    if let Some((fixed, rate)) = of(Class::TensorAllReduce) {
+        (plan.collective_latency_ns, plan.collective_bytes_per_ns) =
+            (fixed, rate * 2.0 * (plan.tensor - 1.0) / plan.tensor);
+    }
+    let hops = [Class::AttentionToFfn, Class::FfnToAttention].into_iter().filter_map(of);
+    let slower = hops.reduce(|a, b| (a.0.max(b.0), a.1.min(b.1)));
+    if let (Some(pool), Some((fixed, rate))) = (&mut plan.ffn_pool, slower) {
+        // A pair carries its part of what an accelerator sends.
+        (pool.link_latency_ns, pool.link_bytes_per_ns) = (fixed, rate * f64::from(layout.ffn));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fabric::place::USUAL;
+    use crate::fabric::step::step_cost;
+    use crate::model::WeightDtype;
+    use crate::policy::Stack;
+    use crate::test_kit::toy_workload;
+    use crate::workload::ADDED;
+
+    fn preset(path: &str) -> String {
+        let presets = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../presets");
+        std::fs::read_to_string(presets.join(path)).unwrap()
+    }
+
+    fn near(found: f64, wanted: f64) {
+        assert!((found - wanted).abs() <= 1e-6 * wanted.abs(), "{found} {wanted}");
+    }
+
+    /// Three requests of users and one that a stage sends: it takes machine time and is none that is served.
+    #[test]
+    fn requests_of_stages_are_work_and_not_served() {
+        let mut workload = toy_workload(&[(0, 64, 1, 0), (0, 64, 1, 1), (0, 64, 1, 2), (0, 64, 1, 2)]);
+        let found = fetch::Found { prefill_ns: 300.0, ..fetch::Found::default() };
+        let of = |workload: &Workload| {
+            of_memory((1.0, 100.0, 200.0, 1.0), "", String::new(), (2.0, 2.0), &found, workload).per_usd
+        };
+        near(of(&workload), 3.6e12 / 175.0 / 2.0);
+        workload.request_ids[3] |= ADDED;
+        near(of(&workload), 3.6e12 / 200.0 / 2.0);
+    }
+
+    /// Where the FFN is apart, hops and all-reduces take what the fabric says, and a narrow way up makes steps longer.
+    #[test]
+    fn a_fabric_carries_the_hop_to_ffn_accelerators() {
+        let expression = "vera-rubin-lpx*link_bytes_per_s=200GB/s*link_latency_ns=2us";
+        let text = preset("machine/vera-rubin-lpx.toml");
+        let machine = crate::machine::resolve(expression, &|_| Some((text.clone(), "m.toml".to_owned()))).unwrap();
+        let model = crate::model::parse(&preset("model/llama-3.1-8b.toml"), "llama-3.1-8b.toml").unwrap();
+        let shape = shape(&Stack::parse("full").unwrap(), &model).unwrap();
+        let own = plan(&model, &shape, &machine, WeightDtype::Fp8, Parallel::tensor(8)).unwrap();
+        let layout = Layout { tensor: 8, data: 4, pipeline: 1, expert: 1, ffn: 32, memory: 0 };
+        let sent = traffic(&model, &layout, &step(2048.0, 0.0)).unwrap();
+        let on = |name: &str| {
+            let net = network(&crate::fabric::parse(&preset(&format!("fabric/{name}.toml")), name).unwrap()).unwrap();
+            let cost = step_cost(&net, &layout, (USUAL, Style::Adapted), &sent);
+            let mut plan = own.clone();
+            carry(&mut plan, (&net, &layout, USUAL), &sent);
+            let pool = plan.ffn_pool.as_ref().unwrap();
+            let hop = pool.link_latency_ns + 2048.0 * pool.hop_bytes / pool.link_bytes_per_ns;
+            near(hop, cost.class_ns(Class::AttentionToFfn) / 32.0);
+            let ring = 2048.0 * plan.residual_bytes * 2.0 * 7.0 / 8.0;
+            near(
+                plan.collective_latency_ns + ring / plan.collective_bytes_per_ns,
+                cost.class_ns(Class::TensorAllReduce) / 32.0,
+            );
+            (hop, decode(&plan, 2048, 1000).total())
+        };
+        let (flat, layered, clos) = (on("flat"), on("layered"), on("clos"));
+        assert!(flat.0 < layered.0 && layered.0 < clos.0, "{flat:?} {layered:?} {clos:?}");
+        // Attention sets the pace until the way up is narrow.
+        assert!(layered.1 < clos.1, "{layered:?} {clos:?}");
+    }
 }

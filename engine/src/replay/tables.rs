@@ -12,14 +12,11 @@ use super::jitter::{self, CAUSES};
 use super::metrics::{self, DEFINITIONS, Figure};
 use super::promise::{self, mean_gap_ns};
 use super::usage::Bucket;
-use super::{
-    Found, Prefill, Scenario, Source, Toll, balance, demand, felt, handover_bytes_per_ns, link_named, sessions, usage,
-};
+use super::{Found, Scenario, Source, Toll, balance, demand, felt, links, sessions, usage};
 use crate::api::ApiPrices;
-use crate::cost::Plan;
 use crate::economics::{Tokens, revenue_usd};
 use crate::error::Result;
-use crate::machine::{Distance, Link, Machine, Sourced, parameters};
+use crate::machine::{Sourced, parameters};
 use crate::model::Certainty;
 use crate::policy::Budget;
 use crate::prices::PriceBook;
@@ -29,7 +26,6 @@ use crate::schema::result::{
     PRICES, QUANTILES, REQUEST_COSTS, SCENARIOS, STEP_COSTS, TIER_USAGE, TIERS,
 };
 use crate::schema::{Cell, Table, batch_of_rows};
-use crate::serving::lower::Tiers;
 use crate::serving::quantile::{GRID, of_sorted, of_tokens};
 use crate::serving::{Fate, Served, Stretch};
 use crate::workload::{Workload, prefix_counts};
@@ -100,8 +96,8 @@ pub fn tables(run: &Run<'_>) -> Result<Vec<(&'static Table, Vec<RecordBatch>)>> 
         usage().map(|((at, scenario, found), buckets)| tier_usage(*at, scenario, found, buckets)).collect();
     let link_rows: Result<_> = usage()
         .map(|((at, scenario, found), buckets)| {
-            let sent = handed_over(found, &run.sources[scenario.workload].workload, width(found));
-            link_usage(*at, scenario, found, (buckets, &sent))
+            let workload = &run.sources[scenario.workload].workload;
+            links::link_usage(*at, (scenario, found, workload), buckets, width(found))
         })
         .collect();
     let mut tables = vec![
@@ -236,7 +232,7 @@ fn step_costs(at: u32, scenario: &Scenario, found: &Found) -> Result<RecordBatch
         bytes(|row| row.cost.kv_read_bytes),
         bytes(|row| row.cost.weight_read_bytes),
         bytes(|row| row.cost.kv_written_bytes),
-        bytes(|row| row.cost.link_bytes + row.cost.hop_bytes + row.cost.tier_bytes),
+        bytes(|row| row.cost.collective_bytes() + row.cost.pipeline_bytes + row.cost.hop_bytes + row.cost.tier_bytes),
         Arc::new(Float64Array::from_iter_values(rows.iter().map(|row| row.cost.flops))),
         Arc::new(StringArray::from_iter_values(rows.iter().map(|row| row.cost.bound_by()))),
         u64s(&|row| row.resident_bytes),
@@ -431,123 +427,45 @@ fn tier_usage(at: u32, scenario: &Scenario, found: &Found, buckets: &[Bucket]) -
     let width = width(found);
     let peak = scenario.machine.accelerator.memory_bytes_per_s.value / 1e9 * f64::from(scenario.accelerators());
     let mut rows: Vec<Vec<Cell>> = Vec::new();
-    let mut put = |tier: &str, number: usize, held: Option<[u64; 3]>, moved: (f64, f64), peak: f64| {
+    let mut put = |tier: &str, number: usize, held: [Option<u64>; 3], moved: (f64, f64), peak: Option<f64>| {
         rows.push(vec![
             at.into(),
             tier.into(),
             (number as u32).into(),
             (number as i64 * width).into(),
             width.into(),
-            held.map(|held| held[0]).into(),
-            held.map(|held| held[1]).into(),
-            held.map(|held| held[2]).into(),
+            held[0].into(),
+            held[1].into(),
+            held[2].into(),
             (moved.0.round() as u64).into(),
             (moved.1.round() as u64).into(),
-            ((moved.0 + moved.1) / (peak * width as f64)).into(),
+            peak.map(|peak| (moved.0 + moved.1) / (peak * width as f64)).into(),
         ]);
     };
     for (number, bucket) in buckets.iter().enumerate() {
-        let held = [bucket.held, bucket.resident, found.capacity_bytes(scenario)];
-        put("hbm", number, Some(held), (bucket.read, bucket.written), peak);
+        let held = [bucket.held, bucket.resident, found.capacity_bytes(scenario)].map(Some);
+        put("hbm", number, held, (bucket.read, bucket.written), Some(peak));
     }
     if let Some(pool) = &found.plan.ffn_pool {
         let chips = pool.chips.chips.value * f64::from(scenario.parallel.instances);
         let peak = chips * pool.chips.memory_bytes_per_s.value / 1e9;
         for (number, bucket) in buckets.iter().enumerate() {
-            put("ffn_pool", number, None, (bucket.pool_read, 0.0), peak);
+            put("ffn_pool", number, [None; 3], (bucket.pool_read, 0.0), Some(peak));
+        }
+    }
+    let tiers = found.below.as_ref().map_or(&[][..], |below| &below.tiers);
+    let instances = f64::from(links::fetching(scenario));
+    for (tier, moved) in tiers.iter().zip(usage::below(&found.outcome.stretches, width, tiers.len())) {
+        let own = scenario.machine.tiers.iter().find(|own| own.name == tier.way.name);
+        let read = own.and_then(|own| own.read_bytes_per_s.as_ref());
+        let peak = read.map(|rate| rate.value / 1e9 * found.plan.tensor * instances);
+        let capacity = tier.capacity_bytes.map(|bytes| (bytes * instances).round() as u64);
+        for (number, moved) in moved.iter().enumerate() {
+            let held = [None, Some(moved.resident_bytes.round() as u64), capacity];
+            put(&tier.way.name, number, held, (moved.read_bytes, moved.written_bytes), peak);
         }
     }
     batch_of_rows(&TIER_USAGE, &rows)
-}
-
-/// KV bytes that went from instances that compute prompts to those that decode, by bucket of time: those of each prompt when
-/// its first token was there. Empty where there are no such instances.
-fn handed_over(found: &Found, workload: &Workload, width: i64) -> Vec<f64> {
-    let Some(plan) = &found.prefill else { return Vec::new() };
-    let mut sent = vec![0.0; usage::BUCKETS];
-    for (served, &prompt) in found.outcome.served.iter().zip(&workload.prompt) {
-        if let Some(ttft) = served.ttft_ns.filter(|_| served.fate == Fate::Finished) {
-            let bucket = (served.arrival_ns.saturating_add(ttft) / width).max(0) as usize;
-            sent[bucket.min(usage::BUCKETS - 1)] += plan.footprint(prompt, prompt, true) as f64;
-        }
-    }
-    sent
-}
-
-/// How far the links reach over which the accelerators of an instance send to each other; `None` where the machine does not
-/// say, or some of them are in another scale-up domain.
-fn scale_up_distance(scenario: &Scenario) -> Option<&'static str> {
-    let machine = &scenario.machine;
-    let own = machine.accelerator.scale_up_bytes_per_s.value;
-    let is_own = |link: &&Link| link.way_bytes_per_s.as_ref().is_some_and(|rate| rate.value.to_bits() == own.to_bits());
-    let link = machine.links.iter().find(is_own);
-    link.filter(|_| scenario.parallel.accelerators() <= machine.accelerator.scale_up_domain)
-        .map(|link| link.distance.name())
-}
-
-fn link_usage(
-    at: u32,
-    scenario: &Scenario,
-    found: &Found,
-    (buckets, sent): (&[Bucket], &[f64]),
-) -> Result<RecordBatch> {
-    let width = width(found);
-    let accelerators = f64::from(scenario.accelerators());
-    let scale_up = scenario.machine.accelerator.scale_up_bytes_per_s.value / 1e9 * accelerators;
-    let hop = found.plan.ffn_pool.as_ref().map(|pool| 2.0 * pool.link_bytes_per_ns * accelerators);
-    let mut rows: Vec<Vec<Cell>> = Vec::new();
-    let mut put = |(link, distance): (&str, Option<&str>), number: usize, bytes: f64, peak: f64| {
-        rows.push(vec![
-            at.into(),
-            link.into(),
-            distance.into(),
-            (number as u32).into(),
-            (number as i64 * width).into(),
-            width.into(),
-            (bytes.round() as u64).into(),
-            (bytes / (peak * width as f64)).into(),
-        ]);
-    };
-    for (number, bucket) in buckets.iter().enumerate() {
-        put(("scale_up", scale_up_distance(scenario)), number, bucket.fabric, scale_up);
-    }
-    if let Some(peak) = hop {
-        for (number, bucket) in buckets.iter().enumerate() {
-            put(("attention_ffn", None), number, bucket.hop, peak);
-        }
-    }
-    // The ways from memories below, or else the link to the host.
-    let below = found.below.as_ref().map(|below| below.tiers.iter().map(|tier| tier.way.bytes_per_ns).sum::<f64>());
-    let below = below.map(|rate| rate * f64::from(scenario.parallel.instances));
-    let host = below.or((found.plan.host_bytes_per_ns > 0.0).then_some(found.plan.host_bytes_per_ns * accelerators));
-    let distance = host_distance(&scenario.machine, found.below.as_ref());
-    if let Some(peak) = host {
-        for (number, bucket) in buckets.iter().enumerate() {
-            put(("host", distance), number, bucket.fetched, peak);
-        }
-    }
-    let prompts = scenario.prefill.as_ref().zip(found.prefill.as_ref());
-    if let Some((link, peak)) = prompts.and_then(|(prefill, plan)| handover_link(prefill, plan)) {
-        for (number, bytes) in sent.iter().enumerate() {
-            put(("prefill_to_decode", Some(link.distance.name())), number, *bytes, peak);
-        }
-    }
-    batch_of_rows(&LINK_USAGE, &rows)
-}
-
-/// How far it is to where fetched bytes come from; `None` if one of the memories is farther than the host's, which is the
-/// nearest, since nobody says how far.
-fn host_distance(machine: &Machine, below: Option<&Tiers>) -> Option<&'static str> {
-    let own = machine.tiers.first().map(|tier| &tier.name);
-    let is_near = below.is_none_or(|below| below.tiers.iter().all(|tier| Some(&tier.way.name) == own));
-    is_near.then(|| Distance::Board.name())
-}
-
-/// The link over which the KV of computed prompts goes, and what all instances send over it in the replay, bytes per
-/// nanosecond.
-fn handover_link<'a>(prefill: &'a Prefill, plan: &Plan) -> Option<(&'a Link, f64)> {
-    let link = link_named(prefill)?;
-    Some((link, handover_bytes_per_ns(link, plan)? * f64::from(prefill.parallel.instances)))
 }
 
 fn figures(run: &Run<'_>, done: &[(u32, &Scenario, &Found)]) -> Result<RecordBatch> {
@@ -766,38 +684,4 @@ fn prices(run: &Run<'_>, done: &[(u32, &Scenario, &Found)]) -> Result<RecordBatc
         is_new
     });
     batch_of_rows(&PRICES, &rows)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::cost::{Measured, Parallel};
-    use crate::policy::Keep;
-    use crate::serving::lower;
-    use crate::test_kit::toy_plan;
-
-    fn h100() -> Machine {
-        let text =
-            std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../presets/machine/h100.toml")).unwrap();
-        crate::machine::parse(&text, "h100.toml").unwrap()
-    }
-
-    /// `PCIe` Gen5 x16, of which 86% are reached, for each of two tensor shards of three instances.
-    #[test]
-    fn a_link_is_full_where_the_replay_sends_all_that_it_can() {
-        let parallel = Parallel { data: 4, instances: 3, ..Parallel::tensor(2) };
-        let prefill = Prefill { machine: h100(), parallel, link: "board".to_owned(), measured: Measured::default() };
-        let plan = Plan { tensor: 2.0, ..toy_plan(&[Keep::ALL], 64) };
-        let (link, peak) = handover_link(&prefill, &plan).unwrap();
-        assert_eq!(link.distance, Distance::Board);
-        assert!((peak - 3.0 * 2.0 * 64.0 * 0.86).abs() < 1e-9, "{peak}");
-    }
-
-    #[test]
-    fn the_host_is_near_and_nobody_says_how_far_the_rest_is() {
-        let machine = h100();
-        let distance = |text: &str| host_distance(&machine, Some(&lower::parse(text, &machine, 1.0).unwrap()));
-        assert_eq!((distance("tier(hbm,dram)"), distance("tier(hbm,dram,nvme)")), (Some("board"), None));
-        assert_eq!(host_distance(&machine, None), Some("board"));
-    }
 }

@@ -303,7 +303,7 @@ pub static EQUAL_COST: Table = Table {
             "served_per_hour",
             F64,
             "1/h",
-            "Requests (hierarchy) or output tokens (fabric) that they serve in an hour, fully loaded.",
+            "Requests of users (hierarchy) or output tokens (fabric) that they serve in an hour, fully loaded.",
         ),
         maybe("of_best_ratio", F64, "ratio", "This over that of the best option for the traffic."),
         known("latency_ns", I64, "ns", "Mean fetch and prefill of a request, or the time of a step."),

@@ -417,7 +417,7 @@ pub static TIER_USAGE: Table = Table {
     scope: Scope::Run,
     columns: &[
         known("scenario_id", U32, "", "The scenario."),
-        known("tier", Text, "", "The memory."),
+        known("tier", Text, "", "The memory: hbm, ffn_pool, or one below HBM by its name in the machine."),
         known("bucket", U32, "", "Number of the bucket, from 0."),
         known("start_ns", I64, "ns", "When the bucket begins."),
         known("duration_ns", I64, "ns", "How long it is."),
@@ -430,15 +430,20 @@ pub static TIER_USAGE: Table = Table {
         maybe("resident_bytes", U64, "bytes", "KV held or cached, largest in the bucket."),
         maybe("capacity_bytes", U64, "bytes", "KV that fits."),
         known("read_bytes", U64, "bytes", "Bytes read: KV and weights."),
-        known("written_bytes", U64, "bytes", "KV written."),
-        known("busy_ratio", F64, "ratio", "Bytes moved over what peak bandwidth would have moved in the bucket."),
+        known("written_bytes", U64, "bytes", "KV written; to a memory below HBM, what came down to it."),
+        maybe(
+            "busy_ratio",
+            F64,
+            "ratio",
+            "Bytes moved over what peak bandwidth would have moved in the bucket; null where that is unknown.",
+        ),
     ],
 };
 
 /// Link use over time.
 pub static LINK_USAGE: Table = Table {
     name: "link_usage",
-    doc: "use of one class of link in one bucket of time, all instances together",
+    doc: "use of links by one class of traffic in one bucket of time, all instances together",
     scope: Scope::Run,
     columns: &[
         known("scenario_id", U32, "", "The scenario."),
@@ -446,8 +451,17 @@ pub static LINK_USAGE: Table = Table {
             "link",
             Text,
             "",
-            "What goes over it: scale_up (collectives between accelerators), attention_ffn (the hop to FFN accelerators), host \
-             (KV from memories below, or swapped) or prefill_to_decode (KV of computed prompts).",
+            "scale_up (between the accelerators of a scale-up domain), scale_out (between domains), attention_ffn (to FFN \
+             accelerators and back), host (from memories below, and for what is swapped), to_host (the other way, to memories \
+             below) or prefill_to_decode.",
+        ),
+        known(
+            "class",
+            Text,
+            "",
+            "What goes over it: tensor_all_reduce, expert_dispatch, expert_combine, pipeline, attention_to_ffn, \
+             ffn_to_attention, tier_fetch (KV fetched, recalled or swapped), tier_write or prefill_to_decode (KV of computed \
+             prompts).",
         ),
         maybe(
             "distance",
@@ -459,7 +473,14 @@ pub static LINK_USAGE: Table = Table {
         known("start_ns", I64, "ns", "When the bucket begins."),
         known("duration_ns", I64, "ns", "How long it is."),
         known("bytes", U64, "bytes", "Bytes carried."),
-        known("busy_ratio", F64, "ratio", "Bytes carried over what peak bandwidth would have carried in the bucket."),
+        known(
+            "busy_ratio",
+            F64,
+            "ratio",
+            "Bytes of the class over what the links would have carried in the bucket, at their published rate (scale_up), at \
+             the rate that the hop is said to have (attention_ffn, both ways), or at the rate that is reached, as far as anybody \
+             says (scale_out, host, to_host, prefill_to_decode). Classes of a link add up.",
+        ),
     ],
 };
 

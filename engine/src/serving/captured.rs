@@ -173,6 +173,7 @@ fn price_batch(plan: &Plan, steps: &[CapturedStep], start_ns: i64) -> Stretch {
         held_bytes: held,
         resident_bytes: held,
         left_bytes: held,
+        below: Vec::new(),
         waiting_requests: 0,
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use super::lockstep::{Event, Lockstep, Member};
-use super::lower::{Fetched, Lower, Prompt, Tiers};
+use super::lower::{Fetched, Lower, Moved, Prompt, Tiers};
 use super::memory::Memory;
 use super::rules::{Admit, Compose, Preempted, Rules, Victim};
 use super::traffic::Arrivals;
@@ -724,6 +724,7 @@ impl<'a> Instance<'a> {
             held_bytes: self.memory.held(),
             resident_bytes: self.memory.resident(),
             left_bytes: 0,
+            below: Vec::new(),
             waiting_requests: (self.waiting.len() + self.inbox.len()) as u32,
         });
         self.free_leaving(shared, 1);
@@ -752,10 +753,20 @@ impl<'a> Instance<'a> {
         }
     }
 
-    /// What is held from the last stretch until the next one.
+    /// What is held from the last stretch until the next one, and what memories below did until then.
     fn note_left(&mut self) {
+        if self.stretches.is_empty() {
+            return;
+        }
+        let below = self.told_lower().map(Lower::take_moved).unwrap_or_default();
         if let Some(stretch) = self.stretches.last_mut() {
             stretch.left_bytes = self.memory.held();
+            stretch.below.resize(below.len(), Moved::default());
+            for (known, moved) in stretch.below.iter_mut().zip(below) {
+                known.read_bytes += moved.read_bytes;
+                known.written_bytes += moved.written_bytes;
+                known.resident_bytes = moved.resident_bytes;
+            }
         }
     }
 
@@ -976,6 +987,9 @@ impl<'a> Instance<'a> {
                 let new = theirs[first..full].iter().take_while(|&&unit| self.memory.publish(unit)).count();
                 known = &theirs[first..first + new];
                 state.pinned += new as u32;
+                if let Some(lower) = self.told_lower() {
+                    known.iter().for_each(|&unit| lower.write(unit));
+                }
             }
         }
         let pinned = state.pinned;

@@ -5,7 +5,8 @@
 //! the next one. *Back*: the same, unless one of them has a copy. If the memories are *exclusive*, a block that is
 //! fetched or computed again leaves the one that it was in. A memory takes a block only from its `admit`th use on. Each is a
 //! cache of its own for an instance, under any policy of [`crate::cache`] that needs neither times nor sessions, and writing
-//! takes no time of a step.
+//! takes no time of a step. Generated blocks come down as those of prompts do if the next turn names them; of others nothing
+//! would ever come back (`LMCache` leaves them out too: `save_decode_cache=false`).
 //!
 //! When a request begins, blocks that follow those in memory without a gap are fetched as far as that takes least time
 //! together with the rest of its prefill, or all of them ([`Decide`]). The step in which the request begins waits for its
@@ -107,6 +108,17 @@ impl Evict {
     }
 }
 
+/// What one of the memories did in a while, and what it holds at the end of it.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Moved {
+    /// Bytes that were fetched from it.
+    pub read_bytes: f64,
+    /// Bytes that came down to it.
+    pub written_bytes: f64,
+    /// Bytes that it holds.
+    pub resident_bytes: f64,
+}
+
 /// What a request fetches.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Fetched {
@@ -141,6 +153,8 @@ pub(super) struct Lower<'a> {
     uses: Vec<u32>,
     /// Until when the way of each is taken by fetches of this step, ns from now.
     taken_ns: Vec<f64>,
+    /// What each did since [`Lower::take_moved`].
+    moved: Vec<Moved>,
 }
 
 impl<'a> Lower<'a> {
@@ -156,7 +170,27 @@ impl<'a> Lower<'a> {
         };
         let caches = rules.tiers.iter().map(start).collect();
         let uses = if rules.admit > 1 { vec![0; units] } else { Vec::new() };
-        Self { rules, caches, unit_tokens, unit_bytes, uses, taken_ns: vec![0.0; rules.tiers.len()] }
+        let count = rules.tiers.len();
+        let (taken_ns, moved) = (vec![0.0; count], vec![Moved::default(); count]);
+        Self { rules, caches, unit_tokens, unit_bytes, uses, taken_ns, moved }
+    }
+
+    /// What each memory did since the last call, nearest first.
+    pub(super) fn take_moved(&mut self) -> Vec<Moved> {
+        for (moved, cache) in self.moved.iter_mut().zip(&self.caches) {
+            moved.resident_bytes = cache.len() as f64 * self.unit_bytes;
+        }
+        let none = vec![Moved::default(); self.moved.len()];
+        std::mem::replace(&mut self.moved, none)
+    }
+
+    /// Writes a unit to a memory, unless it is there.
+    fn put(&mut self, tier: usize, unit: u32) -> Met {
+        let met = self.caches[tier].touch(unit);
+        if matches!(met, Met::Miss | Met::Eviction(_)) {
+            self.moved[tier].written_bytes += self.unit_bytes;
+        }
+        met
     }
 
     /// Whether it has to be told what leaves the accelerators' memory.
@@ -192,9 +226,9 @@ impl<'a> Lower<'a> {
     }
 
     fn write_through(&mut self, unit: u32) {
-        self.caches.iter_mut().for_each(|cache| {
-            cache.touch(unit);
-        });
+        for tier in 0..self.caches.len() {
+            self.put(tier, unit);
+        }
     }
 
     fn is_admitted(&self, unit: u32) -> bool {
@@ -209,7 +243,7 @@ impl<'a> Lower<'a> {
         let mut next = Some(unit).filter(|&unit| self.is_admitted(unit));
         for at in 0..self.caches.len() {
             let Some(unit) = next else { break };
-            next = match self.caches[at].touch(unit) {
+            next = match self.put(at, unit) {
                 Met::Eviction(victim) => Some(victim),
                 // What a memory does not take goes on as if it had left.
                 Met::Bypass => Some(unit),
@@ -258,6 +292,7 @@ impl<'a> Lower<'a> {
             let way = &self.rules.tiers[tier].way;
             let latency = if last == Some(tier) { 0.0 } else { way.latency_ns };
             self.taken_ns[tier] += latency + self.unit_bytes / way.bytes_per_ns;
+            self.moved[tier].read_bytes += self.unit_bytes;
             last = Some(tier);
         }
         for &unit in units {

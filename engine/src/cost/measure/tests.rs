@@ -153,7 +153,13 @@ fn counters_do_not_depend_on_surfaces() {
             ] {
                 let (with, without) = (priced(&plan, &columns), priced(&closed, &columns));
                 let counters = |cost: &StepCost| {
-                    [cost.kv_read_bytes, cost.kv_written_bytes, cost.weight_read_bytes, cost.link_bytes, cost.flops]
+                    [
+                        cost.kv_read_bytes,
+                        cost.kv_written_bytes,
+                        cost.weight_read_bytes,
+                        cost.collective_bytes(),
+                        cost.flops,
+                    ]
                 };
                 for (with, without) in counters(&with).into_iter().zip(counters(&without)) {
                     assert!((with - without).abs() <= 1e-9 * without, "{policy} {tensor} {columns:?}");

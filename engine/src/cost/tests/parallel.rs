@@ -35,7 +35,7 @@ fn requests_of_their_own_need_no_replicas() {
     near(by_heads.flops, by_requests.flops);
     // One latent for all heads of a request: an eighth of the reads.
     assert!(by_requests.kv_read < by_heads.kv_read);
-    assert!(by_requests.collective > 0.0 && by_requests.link_bytes > 0.0);
+    assert!(by_requests.collective > 0.0 && by_requests.dispatch_bytes > 0.0);
 }
 
 /// Three requests on eight groups of accelerators: none has less than one, and more groups bring nothing.
@@ -65,7 +65,7 @@ fn a_pipeline_works_on_as_many_parts_as_it_has_stages() {
         near(step.weight_read_bytes, 4.0 * part.weight_read_bytes);
         near(step.kv_read_bytes, 4.0 * part.kv_read_bytes);
         near(step.flops, 4.0 * part.flops);
-        assert!(step.link > 0.0 && step.hop_bytes > 0.0);
+        assert!(step.link > 0.0 && step.pipeline_bytes > 0.0);
     }
     // Four times the accelerators have room for four times the KV and three copies of the weights.
     near(staged.capacity_bytes as f64, 4.0 * whole.capacity_bytes as f64 + 3.0 * whole.weight_bytes);

@@ -125,7 +125,16 @@ fn a_memory_below_shortens_prefills_and_takes_its_fetch() {
     let fetched = sum(|cost| cost.tier_bytes);
     assert!(fetched > 0.0 && (sum(|cost| cost.tier) - (7.0 + fetched)).abs() < 1e-9);
     // A slow way is left alone where that pays, and moves time where it must be taken.
-    assert_eq!(served(Some(&roomy(Decide::BreakEven, 1e-6))), without);
+    let slow = served(Some(&roomy(Decide::BreakEven, 1e-6)));
+    assert_eq!(slow.served, without.served);
+    // All of it came down all the same: both prompts of three units, the first but once.
+    let down = |outcome: &crate::serving::Outcome| {
+        outcome.stretches.iter().flat_map(|stretch| &stretch.below).map(|moved| moved.written_bytes).sum::<f64>()
+    };
+    assert_eq!((down(&slow), down(&with)), (2.0 * 96.0, 2.0 * 96.0));
+    let read = |moved: &Moved| moved.read_bytes;
+    assert_eq!(with.stretches.iter().flat_map(|stretch| &stretch.below).map(read).sum::<f64>(), fetched);
+    assert_eq!(with.stretches.last().unwrap().below[0].resident_bytes, 2.0 * 96.0);
     assert!(served(Some(&roomy(Decide::Always, 1e-6))).served[2].ttft_ns > without.served[2].ttft_ns);
 }
 
@@ -257,4 +266,30 @@ fn without_copies_of_what_is_near_the_same_memory_holds_more() {
     // A block that is taken from its second use on is not there after its first.
     let second = Tiers { admit: 2, ..rules(Write::OnEvict, Inclusion::Exclusive) };
     assert_eq!(served(Some(&second)).served[2].far_hit_tokens, 0);
+}
+
+/// What a turn generated and the next one names comes down too, written through like a prompt's.
+#[test]
+fn generated_blocks_that_the_next_turn_names_come_down() {
+    use crate::serving::{Pool, RULES, Role, Routing, Setup, Traffic, serve};
+    use crate::workload::{Pause, Turns};
+    let mut workload = crate::test_kit::toy_workload(&[(0, 64, 65, 1), (0, 160, 4, 1)]);
+    workload.turns = Turns {
+        before: vec![u32::MAX, 0],
+        pause_ns: vec![0, 1000],
+        basis: vec![Pause::First, Pause::Recorded],
+        held_by: Vec::new(),
+    };
+    let plan = toy_plan(&[Keep::ALL], 10_000);
+    let pools = [Pool { plan: &plan, instances: 1, role: Role::Both }];
+    let mut rules = tiers(Decide::BreakEven, &[(1.0, 7.0)]);
+    rules.tiers[0].capacity_bytes = None;
+    let (traffic, routing, below) = (Traffic::Session, Routing::Session, Some(&rules));
+    let setup = Setup { pools: &pools, traffic, routing, rules: &RULES[0], handover: None, below };
+    let found = serve(&setup, &workload);
+    assert_eq!(found.served[1].hit_tokens, 128, "the answer is near");
+    // Two units of the first prompt, two of its answer, and the last of the second prompt.
+    let moved = found.stretches.iter().flat_map(|stretch| &stretch.below);
+    assert_eq!(moved.map(|moved| moved.written_bytes).sum::<f64>(), 5.0 * 32.0);
+    assert_eq!(found.stretches.last().unwrap().below[0].resident_bytes, 5.0 * 32.0);
 }
