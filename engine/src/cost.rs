@@ -542,7 +542,10 @@ fn prefill_attention(plan: &Plan, batch: &Batch<'_>, share: f64, cost: &mut Step
             Some(grid) if pairs > 0.0 => {
                 measured::attend_prompts(plan, group, grid, batch, (pairs, context as f64, flops), share, cost);
             }
-            _ => attend(plan, group, (context as f64, flops), (1.0, share), cost),
+            _ => {
+                attend(plan, group, (context as f64, flops), (1.0, share), cost);
+                cost.compute += batch.prefill_tokens as f64 * share * group.layers * group.prefill_token_ns;
+            }
         }
     }
 }

@@ -82,6 +82,15 @@ pub struct Efficiency {
     pub attention_floor_8bit_ns: Sourced,
     /// Fixed time of one layer's other kernels, nanoseconds.
     pub layer_floor_ns: Sourced,
+    /// Fixed time of one layer of linear attention, a chain of small kernels, nanoseconds; as other kernels where unknown.
+    pub linear_floor_ns: Option<Sourced>,
+    /// Time that a token of a prompt takes in such a layer beyond its arithmetic and bytes, nanoseconds; none where unknown.
+    pub linear_prefill_ns: Option<Sourced>,
+    /// Fixed time of one layer of attention to tokens that an index picks, with the index and the choice, nanoseconds; as other
+    /// attention where unknown.
+    pub sparse_floor_ns: Option<Sourced>,
+    /// Time that a token of a prompt takes in such a layer beyond its arithmetic and bytes, nanoseconds; none where unknown.
+    pub sparse_prefill_ns: Option<Sourced>,
     /// Fixed time of an engine step on the host that the accelerator waits for, nanoseconds.
     pub step_overhead_ns: Sourced,
     /// Share of memory that the engine may use (vLLM: `gpu_memory_utilization`).
@@ -274,6 +283,10 @@ fn slots(machine: &mut Machine) -> Vec<(&'static str, Slot<'_>)> {
         ("attention_floor_ns", Slot::Known(&mut efficiency.attention_floor_ns)),
         ("attention_floor_8bit_ns", Slot::Known(&mut efficiency.attention_floor_8bit_ns)),
         ("layer_floor_ns", Slot::Known(&mut efficiency.layer_floor_ns)),
+        ("linear_floor_ns", Slot::Unpublished(&mut efficiency.linear_floor_ns)),
+        ("linear_prefill_ns", Slot::Unpublished(&mut efficiency.linear_prefill_ns)),
+        ("sparse_floor_ns", Slot::Unpublished(&mut efficiency.sparse_floor_ns)),
+        ("sparse_prefill_ns", Slot::Unpublished(&mut efficiency.sparse_prefill_ns)),
         ("step_overhead_ns", Slot::Known(&mut efficiency.step_overhead_ns)),
         ("usable_memory_ratio", Slot::Known(&mut efficiency.usable_memory_ratio)),
         ("reserve_bytes", Slot::Known(&mut efficiency.reserve_bytes)),

@@ -121,6 +121,7 @@ fn toy_group(keep: Keep) -> PlanGroup {
         prefill_pair_flops: 1.0,
         kv_bytes_per_ns: 0.125,
         floor_ns: 100.0,
+        prefill_token_ns: 0.0,
         measured: None,
         uneven: crate::cost::Ways::default(),
         measured_mixed: None,

@@ -3,7 +3,7 @@
 use super::Pool;
 use super::measured::{Covered, Lines, Mixed, Ways};
 use crate::error::{Error, Result};
-use crate::machine::{Accelerator, Distance, Machine};
+use crate::machine::{Accelerator, Distance, Efficiency, Machine, Sourced};
 use crate::model::{Attention, Certainty, Model, STATE_TOKENS, WeightDtype};
 use crate::policy::{Group, Keep, Shape};
 use crate::surface::Grid;
@@ -122,6 +122,8 @@ pub struct PlanGroup {
     pub kv_bytes_per_ns: f64,
     /// Fixed time of one layer's attention kernel.
     pub floor_ns: f64,
+    /// Time that a token of a prompt takes in one layer beyond arithmetic and bytes.
+    pub prefill_token_ns: f64,
     /// Measured times of one layer's decode attention on one accelerator over requests and past tokens of each, where
     /// [`super::measure`] found them; they stand in for the bandwidth and the fixed time.
     pub measured: Option<Grid>,
@@ -582,6 +584,7 @@ fn plan_group(group: &Group, machine: &Machine, tensor: u32) -> PlanGroup {
     } else {
         (&machine.efficiency.kv_read_8bit, &machine.efficiency.attention_floor_8bit_ns)
     };
+    let (floor_ns, prefill_token_ns) = fixed(kv.attention, &machine.efficiency, floor.value);
     let head_share = f64::from(heads) / f64::from(kv.kv_heads.max(1));
     let (sparse, is_state) = (kv.attention.sparse(), kv.attention == Attention::Linear);
     // Bytes of one token of all KV heads on one accelerator, all layers.
@@ -608,7 +611,8 @@ fn plan_group(group: &Group, machine: &Machine, tensor: u32) -> PlanGroup {
         pair_flops: 2.0 * kv.macs_per_pair * layers * query_share,
         prefill_pair_flops: 2.0 * kv.prefill_macs_per_pair * layers * query_share,
         kv_bytes_per_ns: machine.accelerator.memory_bytes_per_s.value * efficiency.value / 1e9,
-        floor_ns: if is_state { machine.efficiency.layer_floor_ns.value } else { floor.value },
+        floor_ns,
+        prefill_token_ns,
         measured: None,
         uneven: Ways::default(),
         measured_mixed: None,
@@ -618,6 +622,20 @@ fn plan_group(group: &Group, machine: &Machine, tensor: u32) -> PlanGroup {
         write_flops: group.write_flops * layers * head_share,
         score_flops: group.score_flops * layers * query_share,
         group: group.clone(),
+    }
+}
+
+/// What one layer's attention takes beside arithmetic and bytes: in each pass, and for each token of a prompt, ns. `floor` is
+/// that of kernels that read keys and values.
+fn fixed(attention: Attention, efficiency: &Efficiency, floor: f64) -> (f64, f64) {
+    let known = |number: &Option<Sourced>, else_ns: f64| number.as_ref().map_or(else_ns, |number| number.value);
+    match attention {
+        Attention::Linear => (
+            known(&efficiency.linear_floor_ns, efficiency.layer_floor_ns.value),
+            known(&efficiency.linear_prefill_ns, 0.0),
+        ),
+        Attention::Sparse(_) => (known(&efficiency.sparse_floor_ns, floor), known(&efficiency.sparse_prefill_ns, 0.0)),
+        Attention::Full | Attention::Sliding { .. } | Attention::Mla => (floor, 0.0),
     }
 }
 

@@ -302,3 +302,31 @@ fn steps_that_no_column_holds_are_refused() {
         assert!(within_bits(longest).unwrap_err().to_string().contains("less than 2^63 ns"));
     }
 }
+
+/// What a layer of small kernels takes beside bytes and arithmetic is there once a step and, for prompts, once a token: 45
+/// linear layers of 60, and 78 sparse ones.
+#[test]
+fn chains_of_small_kernels_take_their_time() {
+    let linear = include_str!("../../../presets/model/qwen3.5-397b-a17b.toml");
+    let sparse = include_str!("../../../presets/model/glm-5.toml");
+    for (text, name, layers, kind) in [(linear, "qwen", 45.0, "linear"), (sparse, "glm", 78.0, "sparse")] {
+        let model = model::parse(text, name).unwrap();
+        let at = |machine: &str, columns: &Columns| priced(&planned(&model, "full", &a_machine(machine), 8), columns);
+        let decode = Columns { decode: 4, context: 2000, prefill: 0 };
+        let prompt = Columns { decode: 0, context: 1, prefill: 1000 };
+        for (parameter, columns, times) in
+            [("floor", &decode, layers), ("floor", &prompt, layers), ("prefill", &prompt, 1000.0 * layers)]
+        {
+            let own = a_machine("h200").efficiency;
+            let known = match (kind, parameter) {
+                ("linear", "floor") => own.linear_floor_ns,
+                ("linear", _) => own.linear_prefill_ns,
+                (_, "floor") => own.sparse_floor_ns,
+                _ => own.sparse_prefill_ns,
+            };
+            let more = at(&format!("h200*{kind}_{parameter}_ns=2"), columns).total() - at("h200", columns).total();
+            let expected = times * known.unwrap().value;
+            assert!((more / expected - 1.0).abs() < 1e-9, "{kind} {parameter}: {more} {expected}");
+        }
+    }
+}

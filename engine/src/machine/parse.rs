@@ -96,6 +96,10 @@ struct EfficiencyFile {
     attention_floor_ns: Number,
     attention_floor_8bit_ns: Number,
     layer_floor_ns: Number,
+    linear_floor_ns: Option<Number>,
+    linear_prefill_ns: Option<Number>,
+    sparse_floor_ns: Option<Number>,
+    sparse_prefill_ns: Option<Number>,
     step_overhead_ns: Number,
     usable_memory_ratio: Number,
     reserve_bytes: Number,
@@ -222,6 +226,7 @@ pub(super) fn draft(text: &str, origin: &str) -> Result<Draft> {
 type Resolve<'a> = &'a dyn Fn(&str, &Number) -> Result<Sourced>;
 
 fn efficiency(given: &EfficiencyFile, number: Resolve<'_>) -> Result<Efficiency> {
+    let optional = |key: &str, given: &Option<Number>| given.as_ref().map(|given| number(key, given)).transpose();
     Ok(Efficiency {
         kv_read_16bit: number("kv_read_16bit", &given.kv_read_16bit)?,
         kv_read_8bit: number("kv_read_8bit", &given.kv_read_8bit)?,
@@ -234,6 +239,10 @@ fn efficiency(given: &EfficiencyFile, number: Resolve<'_>) -> Result<Efficiency>
         attention_floor_ns: number("attention_floor_ns", &given.attention_floor_ns)?,
         attention_floor_8bit_ns: number("attention_floor_8bit_ns", &given.attention_floor_8bit_ns)?,
         layer_floor_ns: number("layer_floor_ns", &given.layer_floor_ns)?,
+        linear_floor_ns: optional("linear_floor_ns", &given.linear_floor_ns)?,
+        linear_prefill_ns: optional("linear_prefill_ns", &given.linear_prefill_ns)?,
+        sparse_floor_ns: optional("sparse_floor_ns", &given.sparse_floor_ns)?,
+        sparse_prefill_ns: optional("sparse_prefill_ns", &given.sparse_prefill_ns)?,
         step_overhead_ns: number("step_overhead_ns", &given.step_overhead_ns)?,
         usable_memory_ratio: number("usable_memory_ratio", &given.usable_memory_ratio)?,
         reserve_bytes: number("reserve_bytes", &given.reserve_bytes)?,

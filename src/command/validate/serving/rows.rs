@@ -258,14 +258,14 @@ fn row(args: &Args, cells: &Cells<'_>) -> std::result::Result<Row, String> {
 /// What decides how the benchmark launches an engine.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Launch<'a> {
-    pub backend: &'a str,
-    pub model: &'a str,
-    pub system: &'a str,
-    pub weights: &'a str,
-    pub parallel: Parallel,
+    pub(super) backend: &'a str,
+    pub(super) model: &'a str,
+    pub(super) system: &'a str,
+    pub(super) weights: &'a str,
+    pub(super) parallel: Parallel,
     /// Of prompts and outputs.
-    pub lengths: (u32, u32),
-    pub concurrency: u32,
+    pub(super) lengths: (u32, u32),
+    pub(super) concurrency: u32,
 }
 
 impl Launch<'_> {
@@ -277,7 +277,7 @@ impl Launch<'_> {
     /// 60 steps for one on every rank where attention is split by requests (`attention_dp_config.timeout_iters`), and up to
     /// 40 for a step's worth of tokens in FP8 with 64 requests and more of 1024 tokens in and out
     /// (`batch_wait_timeout_iters`). Source: InferenceX, `benchmarks/single_node/*.sh`, as of 2025-10 to 2026-04.
-    pub fn flags(&self) -> (Option<u32>, Option<u32>) {
+    pub(super) fn flags(&self) -> (Option<u32>, Option<u32>) {
         let Self { concurrency, lengths: (isl, osl), parallel, .. } = *self;
         let (is_b200, is_glm) = (["b200", "b300"].contains(&self.system), self.model.contains("GLM"));
         match self.backend {
