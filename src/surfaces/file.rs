@@ -94,6 +94,9 @@ struct Numbers {
     slope: f64,
     smoothness: u8,
     offset: f64,
+    /// None in surfaces without a start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    start: Option<f64>,
 }
 
 /// [`Errors`].
@@ -307,6 +310,7 @@ fn meta_of(calibrated: &Calibrated) -> Meta {
             slope: tuning.slope,
             smoothness: tuning.smoothness,
             offset: tuning.offset,
+            start: Some(tuning.start).filter(|start| *start > 0.0),
         },
         errors: Stated { rows, median, p90, p99, bias, bias_error },
         uneven: calibrated.surface.uneven().iter().map(way_of).collect(),
@@ -349,5 +353,6 @@ fn tuning_of(numbers: &Numbers) -> Tuning {
         slope: numbers.slope,
         smoothness: numbers.smoothness,
         offset: numbers.offset,
+        start: numbers.start.unwrap_or(0.0),
     }
 }

@@ -39,7 +39,16 @@ fn surface(op: &str, keys: &[Key], shapes: &[Shape]) -> Surface {
         }
     }
     let scales = Dim::ALL.iter().map(|dim| (dim.column().to_owned(), 1.0)).collect();
-    let tuning = Tuning { scales, neighbours: 24, length: 4.0, nugget: 1e-6, slope: 0.01, smoothness: 1, offset: 0.0 };
+    let tuning = Tuning {
+        scales,
+        neighbours: 24,
+        length: 4.0,
+        nugget: 1e-6,
+        slope: 0.01,
+        smoothness: 1,
+        offset: 0.0,
+        start: 0.0,
+    };
     Surface::new(op, &rows, &values, peaks(), tuning)
 }
 
