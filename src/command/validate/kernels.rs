@@ -386,8 +386,7 @@ mod tests {
             rows.push(&key, shape, 5000.0 + (m * n) as f64 * 0.1 + n as f64 * 4.0);
         }
         let (device, framework, op) = ("NVIDIA H100 80GB HBM3".to_owned(), "vllm".to_owned(), "gemm".to_owned());
-        let measured =
-            Measured { device, framework, op, rows, uneven: 0, skewed: surfaces::Skewed::default() };
+        let measured = Measured { device, framework, op, rows, skewed: surfaces::Skewed::default() };
         let mut tables = BTreeMap::new();
         try_split(&measured, 3, &mut tables).unwrap();
         let tried = tables.get(&("h100".to_owned(), "vllm".to_owned(), "gemm".to_owned())).unwrap();
