@@ -22,7 +22,7 @@ use engine::surface::{Errors, Surface};
 pub use device::{Device, device};
 pub use file::{Origin, Summary, decode, encode};
 pub use machine::framework;
-pub use rows::{Measured, read, together};
+pub use rows::{Measured, Skewed, read, together};
 
 use crate::embedded;
 

@@ -83,6 +83,7 @@ fn surfaces() -> Vec<Arc<Surface>> {
             slope: 0.01,
             smoothness: 1,
             offset: 0.0,
+            start: 0.0,
         };
         Arc::new(Surface::new(op, &rows, &values, peaks, tuning))
     };

@@ -502,21 +502,23 @@ fn all_reduce(plan: &Plan, count: f64, tokens: f64, cost: &mut StepCost) {
     }
 }
 
-/// Dispatch of tokens to their experts in 8 bits and combination in 16, as `DeepEP` does: each accelerator sends its share of
-/// the tokens to at most as many others as a token has experts.
+/// Tokens to their experts and back. Whole experts are on other accelerators: each sends its share of the tokens to at most as
+/// many of those as a token has experts, in 8 bits, and what they made comes back in 16, as `DeepEP` does. Experts that are
+/// split over all accelerators need every token everywhere: each gathers those of the other groups, and sums are scattered back,
+/// both in 16 bits, as vLLM does by default (`allgather_reducescatter`).
 fn exchange(plan: &Plan, wire: Wire, part: &Linear, tokens: f64, cost: &mut StepCost) {
-    // Experts that are split over all accelerators need every token everywhere.
-    let others = if plan.expert > 1.0 {
-        (plan.expert - 1.0) / plan.expert * part.active_experts.min(plan.expert)
+    // Copies of a token's residual that an accelerator sends there, and that come back.
+    let (there, back) = if plan.expert > 1.0 {
+        let others = (plan.expert - 1.0) / plan.expert * part.active_experts.min(plan.expert) / plan.tensor;
+        // Half of the residual's 16 bits there, all of them back.
+        (0.5 * others, others)
     } else {
-        plan.data - 1.0
+        (plan.data - 1.0, plan.data - 1.0)
     };
-    // Half of the residual's 16 bits there, all of them back.
-    let back = tokens / plan.tensor * others * plan.residual_bytes;
-    let bytes = back * 1.5;
-    let all = part.layers * back * plan.tensor * plan.data;
-    cost.dispatch_bytes += all * 0.5;
-    cost.combine_bytes += all;
+    let bytes = tokens * (there + back) * plan.residual_bytes;
+    let all = part.layers * tokens * plan.residual_bytes * plan.tensor * plan.data;
+    cost.dispatch_bytes += all * there;
+    cost.combine_bytes += all * back;
     if !measured::exchange(plan, part.layers, tokens / plan.tensor, cost) {
         cost.collective += part.layers * (2.0 * wire.latency_ns + bytes / wire.bytes_per_ns);
     }

@@ -4,7 +4,9 @@
 //! turns it into a function: the efficiency (roofline time over measured time) of any shape, interpolated over the
 //! logarithms of the shape. `time = roofline / efficiency`.
 //!
-//! * The roofline of an operation ([`work`]) says how many bytes and operations its shape needs at least.
+//! * The roofline of an operation ([`work`]) says how many bytes and operations its shape needs at least. Where
+//!   that fits better, a start stands beside it ([`level`]): half of the least time of a kernel. What is interpolated is
+//!   then roofline plus start over measured time, which hardly varies where times do not: along small shapes.
 //! * Between measured shapes the logarithm of the efficiency is a Gaussian process over the nearest measured ones
 //!   ([`predict`]; Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006, chapter 2 and section 2.7 for
 //!   the linear mean): smooth along an axis that matters little, free along one that matters much. How much each axis
@@ -21,6 +23,8 @@ mod exchange;
 mod features;
 mod fit;
 mod grid;
+mod level;
+mod plain;
 mod predict;
 mod shape;
 mod tree;
@@ -30,12 +34,14 @@ mod work;
 pub use exchange::across_nodes;
 pub use fit::{Errors, Fitted, STEP, errors, fit, left_out};
 pub use grid::Grid;
+pub use plain::Plain;
 pub use predict::Scratch;
 pub use shape::{Dim, Key, Rows, Shape, pool};
 pub use uneven::{Uneven, UnevenRow, uneven};
 pub use work::{Peaks, Work, work};
 
 use features::Features;
+use level::Level;
 use predict::Cloud;
 
 /// What an estimate rests on.
@@ -91,6 +97,8 @@ pub struct Tuning {
     pub smoothness: u8,
     /// Taken from the logarithm of the efficiency: the median error of rows that were left out.
     pub offset: f64,
+    /// The share of a key's least time that stands beside the roofline; 0 for none.
+    pub start: f64,
 }
 
 /// Measured points of one operation of one device under one framework, and how to interpolate between them.
@@ -100,8 +108,16 @@ pub struct Surface {
     peaks: Peaks,
     tuning: Tuning,
     features: Features,
-    groups: Vec<(Key, Cloud)>,
+    groups: Vec<Group>,
     uneven: Vec<Uneven>,
+}
+
+/// The points of one key. Their values are on its level.
+#[derive(Debug, Clone)]
+struct Group {
+    key: Key,
+    level: Level,
+    cloud: Cloud,
 }
 
 impl Surface {
@@ -114,9 +130,12 @@ impl Surface {
             .by_key()
             .into_iter()
             .map(|(key, members)| {
+                let key = rows.keys[key].clone();
                 let shapes: Vec<Shape> = members.iter().map(|row| rows.shapes[*row]).collect();
-                let values: Vec<f64> = members.iter().map(|row| log_efficiency[*row]).collect();
-                (rows.keys[key].clone(), Cloud::new(&features, &scales, &shapes, &values))
+                let mut values: Vec<f64> = members.iter().map(|row| log_efficiency[*row]).collect();
+                let level = Level::raise(tuning.start, (op, &key, &peaks), &shapes, &mut values);
+                let cloud = Cloud::new(&features, &scales, &shapes, &values);
+                Group { key, level, cloud }
             })
             .collect();
         Self { op: op.to_owned(), peaks, tuning, features, groups, uneven: Vec::new() }
@@ -150,17 +169,27 @@ impl Surface {
 
     /// What was measured: kernels, number formats and so on, in order.
     pub fn keys(&self) -> impl ExactSizeIterator<Item = &Key> {
-        self.groups.iter().map(|(key, _)| key)
+        self.groups.iter().map(|group| &group.key)
     }
 
     /// Position of a key among [`Self::keys`].
     pub fn group(&self, key: &Key) -> Option<usize> {
-        self.groups.binary_search_by(|(known, _)| known.cmp(key)).ok()
+        self.groups.binary_search_by(|group| group.key.cmp(key)).ok()
     }
 
     /// The measured shapes of a group with their logarithms of efficiency, sorted by shape.
     pub fn points(&self, group: usize) -> impl Iterator<Item = (Shape, f64)> + '_ {
-        self.groups.get(group).into_iter().flat_map(|(_, cloud)| cloud.points())
+        self.groups.get(group).into_iter().flat_map(|group| {
+            group
+                .cloud
+                .points()
+                .map(|(shape, value)| (shape, value - group.level.above(self.roofline_ns(group, &shape))))
+        })
+    }
+
+    /// The roofline time of a shape of a group.
+    fn roofline_ns(&self, group: &Group, shape: &Shape) -> f64 {
+        work(&self.op, &group.key, shape).roofline_ns(&self.peaks)
     }
 
     /// The values that a length has among the measured shapes of a group, in rising order.
@@ -183,11 +212,13 @@ impl Surface {
     }
 
     fn estimate(&self, group: usize, shape: &Shape, but: Option<f64>, scratch: &mut Scratch) -> Option<Estimate> {
-        let (key, cloud) = self.groups.get(group)?;
-        let work = work(&self.op, key, shape);
+        let group = self.groups.get(group)?;
+        let work = work(&self.op, &group.key, shape);
         let roofline = work.roofline_ns(&self.peaks);
-        let (found, inside) = cloud.predict(&self.features, &self.tuning, shape, but, scratch)?;
-        let time = roofline / (found - self.tuning.offset).exp();
+        let above = group.level.above(roofline);
+        let but = but.map(|but| but + above);
+        let (found, inside) = group.cloud.predict(&self.features, &self.tuning, shape, but, scratch)?;
+        let time = roofline / (found - above - self.tuning.offset).exp();
         if !time.is_finite() || time <= 0.0 {
             return None;
         }

@@ -41,7 +41,8 @@ pub struct Args {
 /// A surface that was written.
 struct Written {
     name: String,
-    uneven: usize,
+    /// Rows of tables of uneven batches that say how far those are from even ones, and rows that do not.
+    uneven: [usize; 2],
     nominal: bool,
     calibrated: Calibrated,
 }
@@ -79,16 +80,17 @@ fn calibrate(measured: Measured, machine: Option<&Machine>, origin: &Origin) -> 
     let device = surfaces::device(&measured.device, machine)?;
     let name = surfaces::name(&device.name, &measured.framework, &measured.op);
     let fitted = surface::fit(&measured.op, &measured.rows, device.peaks).map_err(|error| error.context(&name))?;
+    let uneven = measured.skewed.matched();
     let calibrated = Calibrated {
         device: measured.device,
         framework: measured.framework,
-        surface: Arc::new(fitted.surface.with_uneven(surface::uneven(&measured.skewed.rows()))),
+        surface: Arc::new(fitted.surface.with_uneven(surface::uneven(&uneven.rows))),
         origin: origin.clone(),
         rows: fitted.rows,
         impossible: fitted.impossible,
         errors: fitted.errors,
     };
-    Ok(Written { name, uneven: measured.uneven, nominal: !device.peaks.known(), calibrated })
+    Ok(Written { name, uneven: [uneven.used, uneven.rejected], nominal: !device.peaks.known(), calibrated })
 }
 
 fn table(written: &[Written]) -> Result<RecordBatch> {
@@ -103,7 +105,8 @@ fn table(written: &[Written]) -> Result<RecordBatch> {
         ("surface", Arc::new(names) as ArrayRef),
         ("rows", counts(&|one| one.calibrated.rows)),
         ("impossible_rows", counts(&|one| one.calibrated.impossible)),
-        ("uneven_rows", counts(&|one| one.uneven)),
+        ("uneven_rows", counts(&|one| one.uneven.iter().sum())),
+        ("uneven_rejected_rows", counts(&|one| one.uneven[1])),
         ("tried_rows", counts(&|one| one.calibrated.errors.rows)),
         ("median_error_ratio", ratios(&|one| one.calibrated.errors.median)),
         ("p90_error_ratio", ratios(&|one| one.calibrated.errors.p90)),
@@ -115,14 +118,16 @@ fn table(written: &[Written]) -> Result<RecordBatch> {
 /// Says what the table does not.
 fn tell(written: &[Written]) {
     let impossible: usize = written.iter().map(|one| one.calibrated.impossible).sum();
-    let uneven: usize = written.iter().map(|one| one.uneven).sum();
+    let [uneven, rejected] = [0, 1].map(|at| written.iter().map(|one| one.uneven[at]).sum::<usize>());
     let nominal: Vec<&str> =
         written.iter().filter(|one| one.nominal).map(|one| one.calibrated.device.as_str()).collect();
     talk::note("errors are those of rows that were predicted from all others");
     talk::note(&format!("{impossible} rows were dropped: above the peak bandwidth of memory, the cache allowed for"));
-    if uneven > 0 {
+    if uneven + rejected > 0 {
         talk::note(&format!(
-            "{uneven} rows are of tables of uneven batches: they only say how far such batches are from even ones"
+            "{} rows are of tables of uneven batches: {uneven} say how far such batches are from even ones, {rejected} are \
+             of tables that are switched off or lack the even batches beside",
+            uneven + rejected
         ));
     }
     if let Some(device) = nominal.first() {

@@ -5,6 +5,7 @@
 //! size that the metadata names. Rows are sorted by key and shape, so that lengths come in runs and neighbouring
 //! efficiencies differ little; both are packed as differences. A surface of 50,000 points takes some 80 kB.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write as _;
 use std::sync::Arc;
@@ -66,7 +67,8 @@ struct Meta {
 /// [`Uneven`].
 #[derive(Debug, Serialize, Deserialize)]
 struct Way {
-    model: String,
+    /// Texts of the key that are not empty, by the columns of `op_timings`.
+    key: BTreeMap<String, String>,
     tensor_parallel: u64,
     requests: u64,
     share: f64,
@@ -94,6 +96,9 @@ struct Numbers {
     slope: f64,
     smoothness: u8,
     offset: f64,
+    /// None in surfaces without a start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    start: Option<f64>,
 }
 
 /// [`Errors`].
@@ -307,6 +312,7 @@ fn meta_of(calibrated: &Calibrated) -> Meta {
             slope: tuning.slope,
             smoothness: tuning.smoothness,
             offset: tuning.offset,
+            start: Some(tuning.start).filter(|start| *start > 0.0),
         },
         errors: Stated { rows, median, p90, p99, bias, bias_error },
         uneven: calibrated.surface.uneven().iter().map(way_of).collect(),
@@ -314,13 +320,15 @@ fn meta_of(calibrated: &Calibrated) -> Meta {
 }
 
 fn way_of(uneven: &Uneven) -> Way {
-    let Uneven { model, tensor_parallel, requests, share } = uneven.clone();
-    Way { model, tensor_parallel, requests, share }
+    let Uneven { tensor_parallel, requests, share, .. } = *uneven;
+    let texts = Key::COLUMNS.into_iter().zip(uneven.key.texts()).filter(|(_, text)| !text.is_empty());
+    let key = texts.map(|(name, text)| (name.to_owned(), text.to_owned())).collect();
+    Way { key, tensor_parallel, requests, share }
 }
 
 fn uneven_of(ways: &[Way]) -> Vec<Uneven> {
     let of = |way: &Way| Uneven {
-        model: way.model.clone(),
+        key: Key::of(Key::COLUMNS.map(|name| way.key.get(name).map_or("", String::as_str))),
         tensor_parallel: way.tensor_parallel,
         requests: way.requests,
         share: way.share.clamp(0.0, 1.0),
@@ -349,5 +357,6 @@ fn tuning_of(numbers: &Numbers) -> Tuning {
         slope: numbers.slope,
         smoothness: numbers.smoothness,
         offset: numbers.offset,
+        start: numbers.start.unwrap_or(0.0),
     }
 }

@@ -233,8 +233,8 @@ fn decode(group: &PlanGroup, model: &Model, measured: &Measured, tensor: u32) ->
 
 /// How far uneven batches of this very model are from even ones; nothing where it was not measured.
 fn ways(group: &PlanGroup, model: &Model, surface: Option<&Surface>, tensor: u32) -> Ways {
-    let Some(surface) = surface.filter(|_| heads(group, tensor).is_some()) else { return Ways::default() };
-    let fits = |one: &&Uneven| one.tensor_parallel == u64::from(tensor) && named::is_model(&one.model, &model.name);
+    let Some((surface, (_, format))) = surface.zip(heads(group, tensor)) else { return Ways::default() };
+    let fits = |one: &&Uneven| one.tensor_parallel == u64::from(tensor) && fits(&one.key, format, Some(model));
     Ways::of(surface.uneven().iter().filter(fits).map(|one| (one.requests as f64, one.share)).collect())
 }
 

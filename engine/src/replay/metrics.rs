@@ -268,7 +268,7 @@ fn latencies(found: &Found, workload: &Workload, put: &mut Put<'_>) {
         // Who has one token waits for no second.
         put(names[1], ms(kept_by(&users, ratio, |served| Some(served.max_itl_ns.unwrap_or(0)))), time);
     }
-    ffn(found, put);
+    ffn(&found.plan, &found.outcome.stretches, put);
     let e2e = sorted(|served| served.e2e_ns);
     put("p50_e2e_ms", ms(of_sorted(&e2e, 0.5)), time);
     put("p99_e2e_ms", ms(of_sorted(&e2e, 0.99)), time);
@@ -291,13 +291,13 @@ fn kept_by(served: &[Served], ratio: f64, of: fn(&Served) -> Option<i64>) -> Opt
 }
 
 /// The FFN booth over decode steps, and where attention takes as long.
-fn ffn(found: &Found, put: &mut Put<'_>) {
-    let time = found.plan.certainty;
-    let decoding = found.outcome.stretches.iter().filter(|stretch| stretch.decode_requests > 0);
+fn ffn(plan: &Plan, stretches: &[Stretch], put: &mut Put<'_>) {
+    let time = plan.certainty;
+    let decoding = stretches.iter().filter(|stretch| stretch.decode_requests > 0);
     let steps: Vec<(FfnStep, u64, &Stretch)> = decoding
         .map(|stretch| {
             let kv_ns = stretch.cost.kv_read / stretch.steps as f64;
-            (ffn_step(&found.plan, stretch.decode_requests as f64, kv_ns), stretch.steps, stretch)
+            (ffn_step(plan, stretch.decode_requests as f64, kv_ns), stretch.steps, stretch)
         })
         .collect();
     let quantile = |of: fn(&FfnStep) -> f64, ratio: f64| {
@@ -604,6 +604,56 @@ fn decode_ns(plan: &Plan, scenario: &Scenario, workload: &Workload, outcome: &Ou
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cost::{Parallel, plan};
+    use crate::model::WeightDtype;
+    use crate::policy::{Stack, shape};
+    use crate::serving::RULES;
+    use crate::test_kit::{open, toy_workload};
+
+    /// gpt-oss-120b on 8 accelerators of a machine.
+    fn on(expression: &str) -> Plan {
+        let preset = |kind: &str, name: &str| {
+            let path = format!("{}/../presets/{kind}/{name}.toml", env!("CARGO_MANIFEST_DIR"));
+            Some((std::fs::read_to_string(&path).ok()?, path))
+        };
+        let machine = crate::machine::resolve(expression, &|name: &str| preset("machine", name)).unwrap();
+        let (text, path) = preset("model", "gpt-oss-120b").unwrap();
+        let model = crate::model::parse(&text, &path).unwrap();
+        let shape = shape(&Stack::parse("full").unwrap(), &model).unwrap();
+        plan(&model, &shape, &machine, WeightDtype::Fp8, Parallel::tensor(8)).unwrap()
+    }
+
+    /// Requests served one after the other, as long as each other or not, with as much KV to read in the mean: the FFN's tail
+    /// follows their spread where it shares the memory that KV is read from, and not where it has one of its own.
+    #[test]
+    fn uneven_contexts_slow_the_ffn_where_it_shares_a_memory() {
+        let served = |plan: &Plan, prompts: [u32; 4]| {
+            let mut workload = toy_workload(&prompts.map(|_| (60_000_000, 1, 40, 0)));
+            // Each prompt is part of a unit of its own.
+            (workload.prompt, workload.unit_tokens) = (prompts.to_vec(), 1 << 18);
+            let outcome = open(plan, &workload, 1, &RULES[0]);
+            let decoding = outcome.stretches.iter().filter(|stretch| stretch.prefill_tokens == 0);
+            let read: f64 = decoding.map(|stretch| stretch.cost.kv_read).sum();
+            let mut found = std::collections::BTreeMap::new();
+            ffn(plan, &outcome.stretches, &mut |name, value, _| {
+                found.insert(name, value);
+            });
+            (read, found["p99_ffn_ms"].unwrap(), found["p99_ffn_shared_ms"].unwrap())
+        };
+        let (even, uneven) = ([20_000; 4], [4_000, 4_000, 36_000, 36_000]);
+        let shared = on("vera-rubin");
+        let apart = on("vera-rubin-lpx*link_bytes_per_s=200GB/s*link_latency_ns=2us");
+        let [(read, alone, beside), (same, still, more)] = [even, uneven].map(|prompts| served(&shared, prompts));
+        assert!(
+            (same / read - 1.0).abs() < 1e-3 && alone.to_bits() == still.to_bits(),
+            "{read} {same} {alone} {still}"
+        );
+        assert!(beside > 1.01 * alone && more > 1.3 * (beside - alone) + alone, "{alone} {beside} {more}");
+        for prompts in [even, uneven] {
+            let (_, alone, beside) = served(&apart, prompts);
+            assert_eq!(alone.to_bits(), beside.to_bits());
+        }
+    }
 
     /// What can be promised follows the tail, not the mean, and who was turned away was kept no promise.
     #[test]

@@ -8,6 +8,7 @@
 use std::cell::RefCell;
 
 use super::features::Features;
+use super::level::{Level, STARTS};
 use super::predict::{self, Cloud, Scratch};
 use super::shape::{Rows, Shape};
 use super::work::{Peaks, work};
@@ -25,6 +26,9 @@ const CANDIDATES: usize = 140;
 
 /// Rows that are left out to state the error.
 const STATED: usize = 6000;
+
+/// How much less the loss must be with a start.
+const WORTH: f64 = 0.02;
 
 /// Most passes over all numbers of a tuning.
 const PASSES: usize = 3;
@@ -93,16 +97,7 @@ pub struct Fitted {
 /// # Errors
 /// No row is left.
 pub fn fit(op: &str, rows: &Rows, peaks: Peaks) -> Result<Fitted> {
-    let mut kept = Rows::default();
-    let mut values = Vec::with_capacity(rows.len());
-    for ((key, shape), latency) in rows.key.iter().zip(&rows.shapes).zip(&rows.latency_ns) {
-        let key = &rows.keys[*key];
-        let work = work(op, key, shape);
-        if *latency > 0.0 && latency.is_finite() && *latency >= work.bound_ns(&peaks) {
-            kept.push(key, *shape, *latency);
-            values.push((work.roofline_ns(&peaks) / latency).ln());
-        }
-    }
+    let (kept, values) = possible(op, rows, &peaks);
     if kept.is_empty() {
         return Err(Error::data(format!(
             "expected measured rows of `{op}` that are physically possible, found none among {}",
@@ -111,7 +106,9 @@ pub fn fit(op: &str, rows: &Rows, peaks: Peaks) -> Result<Fitted> {
         .hint("check the unit of the times, and the rates of the machine"));
     }
     let features = Features::of(op, &kept.shapes, peaks.processors);
-    let tuning = tune(&kept, &values, &features);
+    // A start must be worth it.
+    let [(plain, tuning), (raised, other)] = STARTS.map(|start| tune(start, (op, &kept, &peaks), &values, &features));
+    let tuning = if raised < plain - WORTH { other } else { tuning };
     let values: Vec<f64> = values.iter().map(|value| (value / STEP).round() * STEP).collect();
     let mut surface = Surface::new(op, &kept, &values, peaks, tuning);
     let logarithms: Vec<f64> = left_out(&surface, STATED).into_iter().map(|(_, log)| log).collect();
@@ -123,15 +120,32 @@ pub fn fit(op: &str, rows: &Rows, peaks: Peaks) -> Result<Fitted> {
     Ok(Fitted { surface, rows: rows.len(), impossible: rows.len() - kept.len(), errors: errors(&centred) })
 }
 
+/// The rows that are physically possible, and the natural logarithm of roofline over measured time of each.
+pub(super) fn possible(op: &str, rows: &Rows, peaks: &Peaks) -> (Rows, Vec<f64>) {
+    let mut kept = Rows::default();
+    let mut values = Vec::with_capacity(rows.len());
+    for ((key, shape), latency) in rows.key.iter().zip(&rows.shapes).zip(&rows.latency_ns) {
+        let key = &rows.keys[*key];
+        let work = work(op, key, shape);
+        if *latency > 0.0 && latency.is_finite() && *latency >= work.bound_ns(peaks) {
+            kept.push(key, *shape, *latency);
+            values.push((work.roofline_ns(peaks) / latency).ln());
+        }
+    }
+    (kept, values)
+}
+
 /// Logarithms of predicted over measured time for up to `most` points of a surface, each predicted from all others, with
 /// the group of each; not a number where nothing is left to predict from.
 pub fn left_out(surface: &Surface, most: usize) -> Vec<(usize, f64)> {
     let mut scratch = Scratch::default();
-    let sizes = surface.groups.iter().map(|(_, cloud)| cloud.len());
+    let sizes = surface.groups.iter().map(|group| group.cloud.len());
     let predicted = sample(sizes, most).into_iter().map(|(group, point)| {
-        let (key, cloud) = &surface.groups[group];
-        let (shape, value) = cloud.point(point);
-        let measured = work(&surface.op, key, shape).roofline_ns(&surface.peaks) / value.exp();
+        let of = &surface.groups[group];
+        let (shape, value) = of.cloud.point(point);
+        let roofline = surface.roofline_ns(of, shape);
+        let value = value - of.level.above(roofline);
+        let measured = roofline / value.exp();
         let found = surface.evaluate_without(group, shape, value, &mut scratch);
         (group, found.map_or(f64::NAN, |found| (found.time_ns / measured).ln()))
     });
@@ -246,8 +260,9 @@ impl Trial {
     }
 }
 
-/// Seeks the tuning, one number at a time; neighbours are looked up again after each pass.
-fn tune(rows: &Rows, values: &[f64], features: &Features) -> Tuning {
+/// Seeks the tuning with a start of such a share, one number at a time; neighbours are looked up again after each pass.
+/// Returns what is left of the loss with it.
+fn tune(start: f64, (op, rows, peaks): (&str, &Rows, &Peaks), values: &[f64], features: &Features) -> (f64, Tuning) {
     let lengths = features.lengths();
     let scales: Vec<f64> = (0..features.len()).map(|axis| f64::from(u8::from(axis < lengths))).collect();
     let rest = Tuning {
@@ -258,14 +273,16 @@ fn tune(rows: &Rows, values: &[f64], features: &Features) -> Tuning {
         slope: 0.3,
         smoothness: 1,
         offset: 0.0,
+        start,
     };
     let mut trial = Trial { scales, rest };
     let mut clouds: Vec<Cloud> = rows
         .by_key()
         .into_iter()
-        .map(|(_, members)| {
+        .map(|(key, members)| {
             let shapes: Vec<Shape> = members.iter().map(|row| rows.shapes[*row]).collect();
-            let values: Vec<f64> = members.iter().map(|row| values[*row]).collect();
+            let mut values: Vec<f64> = members.iter().map(|row| values[*row]).collect();
+            Level::raise(start, (op, &rows.keys[key], peaks), &shapes, &mut values);
             Cloud::new(features, &trial.scales, &shapes, &values)
         })
         .collect();
@@ -293,9 +310,9 @@ fn tune(rows: &Rows, values: &[f64], features: &Features) -> Tuning {
             break;
         }
     }
-    let Trial { scales, rest } = best.1;
+    let (loss, Trial { scales, rest }) = best;
     let named = features.names().map(str::to_owned).zip(scales).filter(|(_, scale)| *scale > 0.0).collect();
-    Tuning { scales: named, ..rest }
+    (loss, Tuning { scales: named, ..rest })
 }
 
 /// How much worse a change may look on a sample of the cases and still be tried on all of them.

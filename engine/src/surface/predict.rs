@@ -16,6 +16,9 @@ const LEVEL: f64 = 100.0;
 /// Two logarithms of efficiency that a surface cannot tell apart.
 const SAME: f64 = 0.01;
 
+/// Square of the distance below which two places are one.
+const CLOSEST: f64 = 1e-18;
+
 /// Buffers of an evaluation, so that many of them allocate nothing.
 #[derive(Debug, Clone, Default)]
 pub struct Scratch {
@@ -117,6 +120,24 @@ impl Cloud {
         self.tree.nearest(&scratch.place, tuning.neighbours, skip, &mut scratch.near);
         self.weights(tuning, scratch)?;
         Some((self.blend(scratch), inside))
+    }
+
+    /// The logarithm of the efficiency of a shape as the mean of the nearest `count`, each weighted by one over its squared
+    /// distance; `None` without any.
+    pub(super) fn inverse_distance(
+        &self,
+        features: &Features,
+        count: usize,
+        shape: &Shape,
+        scratch: &mut Scratch,
+    ) -> Option<f64> {
+        self.enter(features, shape, scratch);
+        self.tree.nearest(&scratch.place, count, None, &mut scratch.near);
+        let weighted = scratch.near.iter().map(|(square, row)| (1.0 / square.max(CLOSEST), *row));
+        let (weights, sum) = weighted.fold((0.0, 0.0), |(weights, sum), (weight, row)| {
+            (weights + weight, sum + weight * self.values[self.tree.point(row)])
+        });
+        (weights > 0.0).then(|| sum / weights)
     }
 
     /// The points nearest to a point, without itself.

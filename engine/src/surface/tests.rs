@@ -319,3 +319,60 @@ fn the_nearest_points_are_those_of_a_plain_search() {
         }
     }
 }
+
+/// The plain way between measured shapes: the shape itself where it was measured, the mean of what lies equally far, and
+/// worse than a fit on a law.
+#[test]
+fn plain_interpolation_weighs_by_inverse_squares() {
+    let mut rows = Rows::default();
+    for (past, latency) in [(63, 1e4), (255, 4e4), (1023, 1e6)] {
+        rows.push(&key(), decode(1, past, 1), latency);
+    }
+    let (plain, mut scratch) = (Plain::of("attention_generation", &rows, PEAKS), Scratch::default());
+    let efficiency = |past: u64, latency: f64| {
+        (work("attention_generation", &key(), &decode(1, past, 1)).roofline_ns(&PEAKS) / latency).ln()
+    };
+    let near = |past: u64, expected: f64| {
+        let found = plain.time_ns(&key(), &decode(1, past, 1), &mut Scratch::default()).unwrap();
+        assert!((efficiency(past, found) - expected).abs() < 1e-9, "{past}: {found}");
+    };
+    near(63, efficiency(63, 1e4));
+    let (low, middle, high) = (efficiency(63, 1e4), efficiency(255, 4e4), efficiency(1023, 1e6));
+    // Lengths of 2^x, where the measured ones lie at binary logarithms of 63, 255 and 1023.
+    let at = |past: f64| (past.log2() - 127_f64.log2()).powi(-2);
+    let [a, b, c] = [63.0, 255.0, 1023.0].map(at);
+    near(127, (a * low + b * middle + c * high) / (a + b + c));
+    let other = Key { kv_dtype: "fp8".to_owned(), ..key() };
+    assert!(plain.time_ns(&other, &decode(1, 63, 1), &mut scratch).is_none());
+    let (seen, hidden) = grid();
+    let plain = Plain::of("attention_generation", &seen, PEAKS);
+    let logs = hidden
+        .shapes
+        .iter()
+        .zip(&hidden.latency_ns)
+        .map(|(shape, latency)| (plain.time_ns(&key(), shape, &mut scratch).unwrap() / latency).ln());
+    let (plain, own) = (errors(&logs.collect::<Vec<_>>()), errors(&logarithms(&fitted().surface, &hidden)));
+    assert!(own.median < 0.5 * plain.median && own.p90 < 0.5 * plain.p90, "{own:?} {plain:?}");
+}
+
+/// A kernel whose time is its start on half of the shapes: with a start the fit is closer, and shapes smaller than any take
+/// no less than what it says.
+#[test]
+fn a_start_is_taken_where_it_fits_better() {
+    let (fitted, hidden) = (fitted(), grid().1);
+    let (kept, values) = fit::possible("attention_generation", &grid().0, &PEAKS);
+    let start = fitted.surface.tuning().start;
+    assert!(start > 0.0, "{:?}", fitted.surface.tuning());
+    let without = Tuning { start: 0.0, ..fitted.surface.tuning().clone() };
+    let without = Surface::new("attention_generation", &kept, &values, PEAKS, without);
+    let [own, other] = [&fitted.surface, &without].map(|surface| errors(&logarithms(surface, &hidden)));
+    assert!(own.p90 < other.p90, "{own:?} {other:?}");
+    let group = fitted.surface.group(&key()).unwrap();
+    // Its points are as they were measured.
+    let (shape, value) = fitted.surface.points(group).next().unwrap();
+    let measured = work("attention_generation", &key(), &shape).roofline_ns(&PEAKS) / value.exp();
+    assert!((measured / law(&shape) - 1.0).abs() < 0.003, "{measured}");
+    let below = fitted.surface.evaluate(group, &decode(1, 1, 1), &mut Scratch::default()).unwrap();
+    assert_eq!(below.ground, Ground::Extrapolated);
+    assert!((below.time_ns / 12_000.0 - 1.0).abs() < 0.1, "{below:?}");
+}

@@ -7,11 +7,13 @@
 
 use std::collections::BTreeMap;
 
+use super::shape::Key;
+
 /// A measured batch of contexts that differ, beside even batches of as many requests.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UnevenRow {
-    /// The model that was profiled.
-    pub model: String,
+    /// The kernel, its number formats and the model that was profiled.
+    pub key: Key,
     /// Accelerators that shared it.
     pub tensor_parallel: u64,
     /// Requests that decode.
@@ -24,11 +26,19 @@ pub struct UnevenRow {
     pub uneven_ns: f64,
 }
 
+impl UnevenRow {
+    /// Whether it says anything: longer contexts take longer, and all three times are known.
+    pub fn is_usable(&self) -> bool {
+        let (way, taken) = (self.longest_ns - self.mean_ns, self.uneven_ns - self.mean_ns);
+        way > 0.0 && way.is_finite() && taken.is_finite()
+    }
+}
+
 /// What batches of so many requests of a model take.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Uneven {
-    /// The model that was profiled.
-    pub model: String,
+    /// The kernel, its number formats and the model that was profiled.
+    pub key: Key,
     /// Accelerators that shared it.
     pub tensor_parallel: u64,
     /// Requests that decode.
@@ -37,19 +47,17 @@ pub struct Uneven {
     pub share: f64,
 }
 
-/// The shares that leave the least squared error in time, by model, tensor parallelism and requests, in that order.
+/// The shares that leave the least squared error in time, by key, tensor parallelism and requests, in that order.
 pub fn uneven(rows: &[UnevenRow]) -> Vec<Uneven> {
-    let mut sums: BTreeMap<(&str, u64, u64), (f64, f64)> = BTreeMap::new();
-    for row in rows {
+    let mut sums: BTreeMap<(&Key, u64, u64), (f64, f64)> = BTreeMap::new();
+    for row in rows.iter().filter(|row| row.is_usable()) {
         let (way, taken) = (row.longest_ns - row.mean_ns, row.uneven_ns - row.mean_ns);
-        if way > 0.0 && way.is_finite() && taken.is_finite() {
-            let sum = sums.entry((&row.model, row.tensor_parallel, row.requests)).or_default();
-            *sum = (sum.0 + taken * way, sum.1 + way * way);
-        }
+        let sum = sums.entry((&row.key, row.tensor_parallel, row.requests)).or_default();
+        *sum = (sum.0 + taken * way, sum.1 + way * way);
     }
     sums.into_iter()
-        .map(|((model, tensor_parallel, requests), (taken, way))| Uneven {
-            model: model.to_owned(),
+        .map(|((key, tensor_parallel, requests), (taken, way))| Uneven {
+            key: key.clone(),
             tensor_parallel,
             requests,
             share: (taken / way).clamp(0.0, 1.0),
@@ -65,7 +73,7 @@ mod tests {
     #[test]
     fn shares_are_those_of_least_squares() {
         let row = |requests: u64, times: [f64; 3]| UnevenRow {
-            model: "m".to_owned(),
+            key: Key { model: "m".to_owned(), ..Key::default() },
             tensor_parallel: 1,
             requests,
             mean_ns: times[0],

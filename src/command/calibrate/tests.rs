@@ -74,9 +74,11 @@ fn skew_tables_give_shares_and_no_points() {
     let header = "prefill_chunk,kv_prefill,n_decode,kv_decode,time_us".to_owned();
     let attention = std::iter::once(header).chain(rows).collect::<Vec<_>>().join("\n");
     write("tp1/attention.csv", &attention);
-    // On a scale of its own: a tenth, and four tenths, of the way from the mean to the longest.
+    // On a scale of its own: a tenth, and four tenths, of the way from the mean to the longest. Even batches at 704 tokens
+    // were measured three times, once far off. In the last row longer contexts take less.
     let skew = "n,nb,pc,kp,kvs,kv_big,kv_mean,t_mean_us,t_max_us,t_skew_us\n\
-                8,1,0,0,512,2048,704,300,600,330\n64,1,0,0,512,2048,536,1000,2000,1400\n";
+                8,1,0,0,512,2048,704,300,600,330\n64,1,0,0,512,2048,536,1000,2000,1400\n\
+                8,2,0,0,272,2000,704,900,600,330\n8,4,0,0,100,1308,704,300,290,330\n";
     write("tp1/skew.csv", skew);
     let into = folder.path().join("made");
     let files =
@@ -92,5 +94,5 @@ fn skew_tables_give_shares_and_no_points() {
     assert_eq!(ways.len(), 2);
     assert!(ways[0].0 == 8 && (ways[0].1 - 0.1).abs() < 1e-12 && ways[1].0 == 64 && (ways[1].1 - 0.4).abs() < 1e-12);
     let table = std::fs::read_to_string(folder.path().join("errors.csv")).unwrap();
-    assert!(table.lines().nth(1).is_some_and(|line| line.contains(",12,0,6,")), "{table}");
+    assert!(table.lines().nth(1).is_some_and(|line| line.contains(",12,0,12,2,")), "{table}");
 }

@@ -3,6 +3,7 @@
 //! A row that a surface holds itself is predicted without it, so that the table of errors means the same for rows that
 //! the surfaces were fitted to and for rows that they have never seen. Without files, the surfaces' own points are tried.
 //! With `--split` no surface is asked: three quarters of the rows of each table are fitted anew, and judged by the other one.
+//! Plain inverse-distance interpolation over the same three quarters, judged by the same rows, then stands beside.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float64Array, RecordBatch, StringArray, UInt64Array};
 use engine::error::{Error, Result};
-use engine::surface::{Errors, Ground, Key, Rows, Scratch, errors, fit, left_out, work};
+use engine::surface::{Errors, Ground, Key, Plain, Rows, Scratch, errors, fit, left_out, work};
 use rayon::prelude::*;
 
 use crate::command::{Exit, format_of, print, talk};
@@ -48,6 +49,8 @@ type Name = (String, String, String);
 struct Tried {
     /// Logarithms of predicted over measured time.
     logarithms: Vec<f64>,
+    /// The same of plain inverse-distance interpolation, where a split was drawn.
+    plain: Vec<f64>,
     /// Rows without a surface, or without others of their kernel and number format in it.
     missing: usize,
     /// Rows outside the measured shapes.
@@ -59,6 +62,8 @@ struct Wanted {
     name: Name,
     median: f64,
     p90: f64,
+    /// The share of plain interpolation's errors that is left.
+    share: f64,
 }
 
 /// Runs `kvtoll validate kernels`.
@@ -78,6 +83,7 @@ pub fn run(args: &Args) -> Result<Exit> {
     for (name, part) in tried?.into_iter().flatten() {
         let table = tables.entry(name).or_default();
         table.logarithms.extend(part.logarithms);
+        table.plain.extend(part.plain);
         table.missing += part.missing;
         table.outside += part.outside;
     }
@@ -152,11 +158,14 @@ fn try_split(measured: &Measured, seed: u64, tables: &mut BTreeMap<Name, Tried>)
         return Ok(());
     }
     let surface = fit(&measured.op, &fitted, device.peaks)?.surface;
+    let plain = Plain::of(&measured.op, &fitted, device.peaks);
     let groups: Vec<Option<usize>> = judged.keys.iter().map(|key| surface.group(key)).collect();
     let mut scratch = Scratch::default();
     for ((key, shape), latency) in judged.key.iter().zip(&judged.shapes).zip(&judged.latency_ns) {
-        let name = table_of(&device.name, &measured.framework, &measured.op, &judged.keys[*key]);
+        let key_of_row = &judged.keys[*key];
+        let name = table_of(&device.name, &measured.framework, &measured.op, key_of_row);
         let table = tables.entry(name).or_default();
+        table.plain.extend(plain.time_ns(key_of_row, shape, &mut scratch).map(|time_ns| (time_ns / latency).ln()));
         match groups[*key].and_then(|group| surface.evaluate(group, shape, &mut scratch)) {
             Some(estimate) => {
                 table.outside += usize::from(estimate.ground == Ground::Extrapolated);
@@ -203,7 +212,7 @@ fn wanted() -> Result<Vec<Wanted>> {
             let number = |text: &str| text.parse::<f64>().map_err(|_| wrong());
             let name = (device.to_owned(), framework.to_owned(), op.to_owned());
             let share = number(share)?;
-            Ok(Wanted { name, median: number(median)? * share, p90: number(p90)? * share })
+            Ok(Wanted { name, median: number(median)? * share, p90: number(p90)? * share, share })
         })
         .collect()
 }
@@ -215,6 +224,23 @@ fn wanted_of<'a>(name: &Name, wanted: &'a [Wanted]) -> Option<&'a Wanted> {
 /// Whether a table is as good as wanted.
 fn meets(errors: &Errors, wanted: &Wanted) -> bool {
     errors.median <= wanted.median && errors.p90 <= wanted.p90 && errors.bias.abs() <= bias_limit(errors)
+}
+
+/// Whether a table has at most the wanted share (all of it where none is wanted) of the errors of plain interpolation on
+/// the same rows; `None` without any.
+fn beats(errors: &Errors, plain: Option<Errors>, wanted: Option<&Wanted>) -> Option<bool> {
+    let (plain, share) = (plain?, wanted.map_or(1.0, |wanted| wanted.share));
+    Some(errors.median <= share * plain.median && errors.p90 <= share * plain.p90)
+}
+
+/// Errors of plain interpolation, if it was tried.
+fn of_plain(tried: &Tried) -> Option<Errors> {
+    (!tried.plain.is_empty()).then(|| errors(&tried.plain))
+}
+
+/// The word for a verdict.
+fn word(good: bool) -> &'static str {
+    if good { "yes" } else { "no" }
 }
 
 /// The bias that is allowed: half a percent, or two standard errors.
@@ -240,8 +266,15 @@ fn table(lines: &[(Name, Tried, Errors)], wanted: &[Wanted]) -> Result<RecordBat
         .iter()
         .map(|(name, _, errors)| {
             let wanted = wanted_of(name, wanted).filter(|_| errors.rows > 0)?;
-            Some(if meets(errors, wanted) { "yes" } else { "no" })
+            Some(word(meets(errors, wanted)))
         })
+        .collect();
+    let plain = |of: &dyn Fn(&Errors) -> f64| -> ArrayRef {
+        Arc::new(lines.iter().map(|(_, tried, _)| of_plain(tried).as_ref().map(of)).collect::<Float64Array>())
+    };
+    let beaten: StringArray = lines
+        .iter()
+        .map(|(name, tried, errors)| beats(errors, of_plain(tried), wanted_of(name, wanted)).map(word))
         .collect();
     Ok(RecordBatch::try_from_iter_with_nullable([
         ("device", texts(&|name| &name.0), false),
@@ -254,10 +287,14 @@ fn table(lines: &[(Name, Tried, Errors)], wanted: &[Wanted]) -> Result<RecordBat
         ("p90_error_ratio", ratios(&|errors| errors.p90), true),
         ("p99_error_ratio", ratios(&|errors| errors.p99), true),
         ("bias_ratio", ratios(&|errors| errors.bias), true),
+        ("bias_standard_error_ratio", ratios(&|errors| errors.bias_error), true),
         ("bias_limit_ratio", ratios(&bias_limit), true),
         ("wanted_median_ratio", limits(&|wanted| wanted.median), true),
         ("wanted_p90_ratio", limits(&|wanted| wanted.p90), true),
         ("as_wanted", Arc::new(verdicts) as ArrayRef, true),
+        ("plain_median_ratio", plain(&|errors| errors.median), true),
+        ("plain_p90_ratio", plain(&|errors| errors.p90), true),
+        ("beats_plain", Arc::new(beaten) as ArrayRef, true),
     ])?)
 }
 
@@ -269,14 +306,26 @@ fn summary(lines: &[(Name, Tried, Errors)], wanted: &[Wanted], split: Option<u64
         .collect();
     let good = judged.iter().filter(|good| **good).count();
     let how = match split {
-        Some(_) => "a quarter of the rows was predicted from the other three",
-        None => "rows that a surface holds were predicted without them",
+        Some(seed) => {
+            let beaten =
+                |(name, tried, errors): &(Name, Tried, Errors)| beats(errors, of_plain(tried), wanted_of(name, wanted));
+            let beaten: Vec<bool> = lines.iter().filter_map(beaten).collect();
+            format!(
+                "a quarter of the rows, drawn by seed {seed}, was predicted from the other three; {} of {} tables beat plain \
+                 inverse-distance interpolation over those as far as wanted",
+                beaten.iter().filter(|beaten| **beaten).count(),
+                beaten.len()
+            )
+        }
+        None => "rows that a surface holds were predicted without them".to_owned(),
     };
     format!("{good} of {} tables with a baseline are as wanted; {how}", judged.len())
 }
 
 #[cfg(test)]
 mod tests {
+    use engine::surface::{Dim, Shape};
+
     use super::*;
 
     #[test]
@@ -313,12 +362,36 @@ mod tests {
 
     #[test]
     fn a_table_meets_its_limits_or_not() {
-        let wanted = Wanted { name: Name::default(), median: 0.02, p90: 0.1 };
+        let wanted = Wanted { name: Name::default(), median: 0.02, p90: 0.1, share: 0.5 };
         let good = Errors { rows: 1000, median: 0.02, p90: 0.1, p99: 0.5, bias: -0.004, bias_error: 0.001 };
         assert!(meets(&good, &wanted));
         assert!(!meets(&Errors { median: 0.021, ..good }, &wanted));
         assert!(!meets(&Errors { p90: 0.11, ..good }, &wanted));
         assert!(!meets(&Errors { bias: 0.006, ..good }, &wanted));
         assert!(meets(&Errors { bias: 0.006, bias_error: 0.004, ..good }, &wanted));
+        let plain = Errors { median: 0.04, p90: 0.2, ..good };
+        assert_eq!(beats(&good, Some(plain), Some(&wanted)), Some(true));
+        assert_eq!(beats(&good, Some(Errors { p90: 0.19, ..plain }), Some(&wanted)), Some(false));
+        assert_eq!(beats(&good, Some(Errors { p90: 0.19, ..plain }), None), Some(true));
+        assert_eq!(beats(&good, None, Some(&wanted)), None);
+    }
+
+    /// Three quarters of a law's rows predict the rest, and plain interpolation of the same rows stands beside.
+    #[test]
+    fn a_split_is_judged_beside_plain_interpolation() {
+        let key = Key { kernel_source: "a_kernel".to_owned(), dtype: "bfloat16".to_owned(), ..Key::default() };
+        let mut rows = Rows::default();
+        for (m, n) in (0..12).flat_map(|m| (6..14).map(move |n| (1_u64 << m, 1_u64 << n))) {
+            let shape = Shape::of(&[(Dim::M, m), (Dim::N, n), (Dim::K, 4096)]);
+            rows.push(&key, shape, 5000.0 + (m * n) as f64 * 0.1 + n as f64 * 4.0);
+        }
+        let (device, framework, op) = ("NVIDIA H100 80GB HBM3".to_owned(), "vllm".to_owned(), "gemm".to_owned());
+        let measured = Measured { device, framework, op, rows, skewed: surfaces::Skewed::default() };
+        let mut tables = BTreeMap::new();
+        try_split(&measured, 3, &mut tables).unwrap();
+        let tried = tables.get(&("h100".to_owned(), "vllm".to_owned(), "gemm".to_owned())).unwrap();
+        let judged = (0..96).filter(|row| is_judged(3, *row)).count();
+        assert_eq!((tried.logarithms.len(), tried.plain.len(), tried.missing), (judged, judged, 0));
+        assert_eq!(beats(&errors(&tried.logarithms), of_plain(tried), None), Some(true));
     }
 }

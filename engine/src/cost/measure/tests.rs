@@ -39,7 +39,16 @@ fn surface(op: &str, keys: &[Key], shapes: &[Shape]) -> Surface {
         }
     }
     let scales = Dim::ALL.iter().map(|dim| (dim.column().to_owned(), 1.0)).collect();
-    let tuning = Tuning { scales, neighbours: 24, length: 4.0, nugget: 1e-6, slope: 0.01, smoothness: 1, offset: 0.0 };
+    let tuning = Tuning {
+        scales,
+        neighbours: 24,
+        length: 4.0,
+        nugget: 1e-6,
+        slope: 0.01,
+        smoothness: 1,
+        offset: 0.0,
+        start: 0.0,
+    };
     Surface::new(op, &rows, &values, peaks(), tuning)
 }
 
@@ -344,10 +353,13 @@ fn the_longest_context_counts_as_far_as_it_was_measured() {
     }
     // As it is published; the presets of these tests have their files' names.
     let model = format!("x/{}", a_model(0).name);
-    let way = |requests, share| Uneven { model: model.clone(), tensor_parallel: 1, requests, share };
-    let other = Uneven { model: "x/another".to_owned(), ..way(8, 1.0) };
+    let profile =
+        |model: &str, kv_dtype: &str| Key { model: model.to_owned(), kv_dtype: kv_dtype.to_owned(), ..Key::default() };
+    let way = |requests, share| Uneven { key: profile(&model, ""), tensor_parallel: 1, requests, share };
+    let other = Uneven { key: profile("x/another", ""), ..way(8, 1.0) };
+    let eight = Uneven { key: profile(&model, "fp8"), ..way(8, 1.0) };
     let mixed = surface("attention_mixed", &[key("bfloat16", "bfloat16")], &shapes).with_uneven(vec![way(8, 0.25)]);
-    let decode = decode.with_uneven(vec![way(8, 0.25), way(16, 0.75), other]);
+    let decode = decode.with_uneven(vec![way(8, 0.25), way(16, 0.75), other, eight]);
     let plan = measured_plan("full", 1, &measured([decode, prompts, mixed]));
     assert!(plan.asks_longest());
     let kv = |longest: u64, prefill: u64| {

@@ -38,6 +38,24 @@ fn requests_of_their_own_need_no_replicas() {
     assert!(by_requests.collective > 0.0 && by_requests.dispatch_bytes > 0.0);
 }
 
+/// DeepSeek-V3 on 8 accelerators that attend to requests of their own: 58 layers of experts, 7,168 numbers a token. Whole
+/// experts get tokens in 8 bits and answer in 16; slices of all experts need every token, in 16 bits both ways.
+#[test]
+fn tokens_go_to_whole_experts_in_8_bits_and_to_slices_in_16() {
+    let (model, machine) = (a_model(3), a_machine("gb300"));
+    let crossing = |expert: u32, tensor: u32| {
+        let plan = spread(&model, &machine, Parallel { data: 8, expert, tensor, ..Parallel::default() }).unwrap();
+        priced(&plan, &Columns { decode: 256, context: 8000, prefill: 0 }).link_bytes
+    };
+    // 32 tokens of each accelerator to 7 others.
+    let tokens = 58.0 * 8.0 * 32.0 * 7.0 * 7168.0;
+    near(crossing(8, 1), tokens * 3.0);
+    near(crossing(1, 1), tokens * 4.0);
+    // Two accelerators of a group gather all tokens each; two all-reduces less one for each of 61 layers with experts.
+    let reduced = (2.0 * 61.0 - 58.0) * 8.0 * 32.0 * 7168.0 * 2.0 * 2.0 * 0.5 * 2.0;
+    near(crossing(1, 2), 2.0 * tokens * 4.0 + reduced);
+}
+
 /// Three requests on eight groups of accelerators: none has less than one, and more groups bring nothing.
 #[test]
 fn a_group_has_at_least_one_whole_request() {
