@@ -556,7 +556,7 @@ pub fn peak_flops(machine: &Machine, dtype: WeightDtype) -> f64 {
     linear_rate(&machine.accelerator, &machine.efficiency, dtype).0
 }
 
-fn linear_rate(accelerator: &Accelerator, efficiency: &crate::machine::Efficiency, dtype: WeightDtype) -> (f64, f64) {
+fn linear_rate(accelerator: &Accelerator, efficiency: &Efficiency, dtype: WeightDtype) -> (f64, f64) {
     let bf16 = (accelerator.bf16_flops.value, efficiency.matmul_bf16.value);
     let eight = accelerator.fp8_flops.as_ref().map(|rate| (rate.value, efficiency.matmul_fp8.value));
     let four = accelerator.fp4_flops.as_ref().map(|rate| (rate.value, efficiency.matmul_fp4.value));
