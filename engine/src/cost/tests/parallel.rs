@@ -45,7 +45,7 @@ fn tokens_go_to_whole_experts_in_8_bits_and_to_slices_in_16() {
     let (model, machine) = (a_model(3), a_machine("gb300"));
     let crossing = |expert: u32, tensor: u32| {
         let plan = spread(&model, &machine, Parallel { data: 8, expert, tensor, ..Parallel::default() }).unwrap();
-        priced(&plan, &Columns { decode: 256, context: 8000, prefill: 0 }).link_bytes
+        priced(&plan, &Columns { decode: 256, context: 8000, prefill: 0 }).collective_bytes()
     };
     // 32 tokens of each accelerator to 7 others.
     let tokens = 58.0 * 8.0 * 32.0 * 7.0 * 7168.0;

@@ -79,7 +79,7 @@ fn a_mixture_has_the_stages_of_its_parts() {
 
 #[test]
 fn each_replay_is_wanted_once_and_none_that_is_there() {
-    let scenarios = [
+    let scenarios = vec![
         scenario("baseline", "full", "h100"),
         scenario("format", "fp8", "h100"),
         scenario("both", "fp8", "h200"),

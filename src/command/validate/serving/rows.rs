@@ -29,7 +29,7 @@ use rayon::prelude::*;
 
 use super::{Args, Line, mean, median, model_preset};
 use crate::command::talk;
-use crate::scenario::Spec;
+use crate::scenario::{Spec, rules};
 use crate::surfaces::{Library, framework};
 
 /// Fields that every row must give.
@@ -284,9 +284,8 @@ impl Launch<'_> {
             "sglang" => {
                 let is_small = self.weights != "nvfp4" && parallel.tensor == 4 && self.model.contains("DeepSeek");
                 let chunk = match (is_b200, is_glm, self.weights) {
-                    (true, _, _) if is_small => 8192,
+                    (true, ..) if is_small => 8192,
                     (true, false, "nvfp4") => 16384,
-                    (true, ..) => 32768,
                     (false, true, _) => 8192,
                     (false, ..) if self.model.contains("Qwen") => 16384,
                     _ => 32768,
@@ -457,62 +456,44 @@ fn errors(how: &str, rows: &[Row], came: &[Result<Came>]) -> Vec<Line> {
     lines
 }
 
-/// Each row with what the rows of other models under the same engine say of the time before the first token.
+/// Each row with what the rows of other models under the same engine say of the time before the first token, in place of the
+/// engine's own figure.
 fn fitted(rows: &[Row], came: &[Result<Came>]) -> Vec<Result<Came>> {
     let mut keys: Vec<(String, String)> = rows.iter().map(|row| (row.engine.clone(), row.model.clone())).collect();
     keys.sort_unstable();
     keys.dedup();
+    let own = |row: &Row| {
+        let name = row.spec.engine.as_deref().unwrap_or(&row.engine);
+        rules(name).map_or(0.0, |rules| rules.front_ns / 1e6)
+    };
     let of = |key: (String, String)| {
         let is_other = |row: &Row| row.engine == key.0 && row.model != key.1 && row.prefill.is_none();
         let others = rows.iter().zip(came).filter(|(row, _)| is_other(row));
-        let known: Vec<(f64, Came)> =
-            others.filter_map(|(row, came)| Some((row.ttft_ms, *came.as_ref().ok()?))).collect();
-        let found = Front::of(&known);
+        let known: Vec<[f64; 2]> =
+            others.filter_map(|(row, came)| Some([row.ttft_ms, came.as_ref().ok()?.ttft_ms - own(row)])).collect();
+        let found = (front_ms(&known), known.len());
         (key, found)
     };
-    let fronts: BTreeMap<(String, String), Front> = keys.into_iter().map(of).collect();
-    for ((engine, model), front) in &fronts {
+    let fronts: BTreeMap<(String, String), (f64, usize)> = keys.into_iter().map(of).collect();
+    for ((engine, model), (ms, count)) in &fronts {
         talk::note(&format!(
-            "{engine} without {model}: the first token comes {} ms and {} steps later (calibrated on {} rows)",
-            front.ms, front.steps, front.rows
+            "{engine} without {model}: the first token comes {ms} ms later (calibrated on {count} rows)"
         ));
     }
     let later = |(row, came): (&Row, &Result<Came>)| {
-        let front = fronts[&(row.engine.clone(), row.model.clone())];
-        let add = |ttft: f64, came: &Came| ttft + front.ms + front.steps * came.tpot_ms;
-        came.clone().map(|came| Came { ttft_ms: add(came.ttft_ms, &came), p50_ttft: add(came.p50_ttft, &came), ..came })
+        let more = fronts[&(row.engine.clone(), row.model.clone())].0 - own(row);
+        came.clone().map(|came| Came { ttft_ms: came.ttft_ms + more, p50_ttft: came.p50_ttft + more, ..came })
     };
     rows.iter().zip(came).map(later).collect()
 }
 
-/// What passes before an engine sees a request and until its first token is out: a time, and steps, since engines look for
-/// arrivals every so many of them (SGLang's `--scheduler-recv-interval`).
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-struct Front {
-    ms: f64,
-    steps: f64,
-    /// Rows that it is fitted to.
-    rows: usize,
-}
-
-impl Front {
-    /// The one with the least mean absolute relative error of the time to the first token, over a grid; what was measured
-    /// stands first.
-    fn of(known: &[(f64, Came)]) -> Self {
-        let error = |ms: f64, steps: f64| -> f64 {
-            let of = |(ttft, came): &(f64, Came)| ((came.ttft_ms + ms + steps * came.tpot_ms) / ttft - 1.0).abs();
-            known.iter().map(of).sum()
-        };
-        let grid = (0..=60).flat_map(|ms| (0..=40).map(move |steps| (f64::from(ms) * 5.0, f64::from(steps))));
-        let mut best = (f64::INFINITY, Self { rows: known.len(), ..Self::default() });
-        for (ms, steps) in grid.filter(|_| !known.is_empty()) {
-            let found = error(ms, steps);
-            if found < best.0 {
-                best = (found, Self { ms, steps, rows: known.len() });
-            }
-        }
-        best.1
-    }
+/// What passes before an engine sees a request and after its first token, ms: in steps of 5 the one with the least mean absolute
+/// relative error of the time to the first token, measured and replayed; 0 without any.
+pub(super) fn front_ms(known: &[[f64; 2]]) -> f64 {
+    let error = |ms: f64| -> f64 { known.iter().map(|[measured, came]| ((came + ms) / measured - 1.0).abs()).sum() };
+    let grid = (0..=80).map(|at| f64::from(at) * 5.0);
+    let least = grid.map(|ms| (error(ms), ms)).min_by(|a, b| a.0.total_cmp(&b.0));
+    least.map_or(0.0, |(_, ms)| ms)
 }
 
 fn details(rows: &[Row], plain: &[Result<Came>], shown: &[Result<Came>]) -> Result<RecordBatch> {

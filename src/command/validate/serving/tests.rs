@@ -1,7 +1,8 @@
 use arrow::array::AsArray;
 use arrow::datatypes::Float64Type;
+use engine::cost::Parallel;
 
-use super::rows::Launch;
+use super::rows::{Launch, front_ms};
 use super::*;
 
 /// What stands on the command line with nothing but the runs.
@@ -64,6 +65,16 @@ fn engines_are_launched_as_the_benchmark_launches_them() {
     ] {
         assert_eq!(launch.flags(), flags, "{launch:?}");
     }
+}
+
+/// The figure with the least mean relative error: of 100 and 300 ms measured, 50 and 150 replayed, 50 are missing twice as
+/// dearly as 150.
+#[test]
+fn what_passes_before_the_first_token_is_the_likeliest_figure() {
+    let likeliest = |known: &[[f64; 2]], ms: f64| assert!((front_ms(known) - ms).abs() < 1e-9, "{known:?}");
+    likeliest(&[[100.0, 50.0], [300.0, 150.0]], 50.0);
+    likeliest(&[[100.0, 50.0], [300.0, 150.0], [290.0, 140.0], [295.0, 145.0], [310.0, 160.0]], 150.0);
+    likeliest(&[], 0.0);
 }
 
 /// The shipped run: replayed to the end, and its figures are there with their errors.
