@@ -190,6 +190,10 @@ fn register(session: &mut Session, name: &str, table: &schema::Table, files: Vec
     let mut found = Vec::new();
     for (file, url) in files.iter().zip(&urls) {
         let broken = |why: String| damaged(file, &why).context(format!("table `{name}`"));
+        // DataFusion passes over files without a byte.
+        if std::fs::metadata(file).is_ok_and(|found| found.len() == 0) {
+            return Err(broken("expected a Parquet file, found an empty one".to_owned()));
+        }
         let inferred = unbroken(|| session.runtime.block_on(options.infer_schema(&state, url)));
         found.push(inferred.map_err(broken)?.map_err(|error| broken(error.strip_backtrace()))?);
     }

@@ -102,6 +102,19 @@ impl Library {
         Ok(names)
     }
 
+    /// Refuses a folder that holds no surface: nothing would be measured, and nobody told.
+    fn check(&self) -> Result<()> {
+        match &self.folder {
+            Some(folder) if self.names()?.is_empty() => {
+                let message =
+                    format!("expected surfaces (`*.parquet`) in the folder `{}`, found none", folder.display());
+                Err(Error::usage(message)
+                    .hint("`kvtoll calibrate` makes them; without `--surfaces` the shipped ones are taken"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The surface of this name; `None` where there is no such file.
     ///
     /// # Errors

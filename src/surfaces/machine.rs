@@ -99,7 +99,7 @@ impl Library {
     /// ([`Measured::peaks`]); one whose efficiencies or fixed times were varied loses those that they stand for.
     ///
     /// # Errors
-    /// A file that is no surface.
+    /// A folder that cannot be read or holds no surface, and a file that is none.
     pub fn measured(
         &mut self,
         machine: &Machine,
@@ -107,6 +107,7 @@ impl Library {
         model: &Model,
         parallel: Parallel,
     ) -> Result<Measured> {
+        self.check()?;
         let bare = machine.name.split('*').next().unwrap_or_default().trim();
         if self.folder.is_none() && bare != machine.preset {
             return Ok(Measured::default());

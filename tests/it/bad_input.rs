@@ -113,3 +113,24 @@ fn the_same_file_twice_is_refused_unless_again() {
     succeed(&[&ingest[..], &["--again"]].concat());
     assert!((number(Path::new(&store), "SELECT count(*) FROM requests") - 600.0).abs() < 0.1);
 }
+
+/// Parts of a store that were emptied, and folders without surfaces, are told.
+#[test]
+fn nothing_where_something_should_be() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+    std::fs::write(at("t.jsonl"), format!("{GOOD}\n")).unwrap();
+    let store = at("store");
+    succeed(&["ingest", &at("t.jsonl"), "--into", &store]);
+    let bare = kvtoll(&["replay", &store, "--model", "llama-3.1-8b", "--machine", "h100", "--surfaces", &at("no")]);
+    assert!(bare.status.code() == Some(2) && stderr(&bare).contains("cannot read the folder"), "{}", stderr(&bare));
+    std::fs::create_dir(at("bare")).unwrap();
+    let bare = kvtoll(&["replay", &store, "--model", "llama-3.1-8b", "--machine", "h100", "--surfaces", &at("bare")]);
+    assert!(bare.status.code() == Some(2) && stderr(&bare).contains("expected surfaces"), "{}", stderr(&bare));
+    let requests = std::fs::read_dir(Path::new(&store).join("requests")).unwrap();
+    for file in requests {
+        std::fs::write(file.unwrap().path(), b"").unwrap();
+    }
+    let asked = kvtoll(&["sql", &store, "-c", "select count(*) from requests"]);
+    assert!(asked.status.code() == Some(3) && stderr(&asked).contains("an empty one"), "{}", stderr(&asked));
+}

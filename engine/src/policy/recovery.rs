@@ -304,9 +304,13 @@ fn retain(
     let prompt = head.request.prompt_tokens;
     let mut complete = Units::new(units.tokens);
     complete.begin(prompt);
-    match (selection.choice.prompt, selection.choice.step) {
+    match (selection.choice.ends, selection.choice.prompt, selection.choice.step) {
         // Stages that choose by place at each step: what they keep when the prompt is complete.
-        (None, Some(choose)) => {
+        (Some(ends), ..) => {
+            let (sinks, budget) = ends(args)?;
+            complete.keep_ends(prompt, sinks, budget);
+        }
+        (None, None, Some(choose)) => {
             let step = Step {
                 step: 0,
                 context_tokens: prompt,
