@@ -1,5 +1,5 @@
 -- Which scenario is best under which business goal: price, utilisation or memory?
--- column lens: price (what output is sold for under the promise that is kept), utilisation (what a token costs at full load) or memory (what it costs to hold context; between equals what reads less is first).
+-- column lens: price (what output is sold for under the promise that is kept), utilisation (what a token costs at full load; at the load of the trace for all where that is unknown for one) or memory (what it costs to hold context; between equals what reads less is first).
 -- column lens_position: Order of the lens.
 -- column rank: 1 for the best.
 -- column scenario_id: Number of the scenario within the run.
@@ -47,6 +47,8 @@ same AS (
   SELECT * FROM wide
   WHERE workload = (SELECT max(workload) FROM wide WHERE is_baseline) OR NOT EXISTS (SELECT 1 FROM wide WHERE is_baseline)
 ),
+-- Costs at full load are not held against costs at the load of the trace.
+at_full_load AS (SELECT count(*) = 0 AS is_known FROM same WHERE usd IS NOT NULL AND usd_saturated IS NULL),
 figures AS (
   SELECT
     'price' AS lens, 1 AS lens_position, scenario_id, scenario, is_baseline, is_overloaded, certainty,
@@ -56,9 +58,10 @@ figures AS (
   UNION ALL
   SELECT
     'utilisation', 2, scenario_id, scenario, is_baseline, is_overloaded, certainty,
-    CASE WHEN usd_saturated IS NULL THEN 'usd_per_mtok_output' ELSE 'usd_per_mtok_output_saturated' END,
-    coalesce(usd_saturated, usd), coalesce(usd_saturated, usd), 'output_tokens_per_s_per_accelerator', speed, -speed
-  FROM same
+    CASE WHEN is_known THEN 'usd_per_mtok_output_saturated' ELSE 'usd_per_mtok_output' END,
+    CASE WHEN is_known THEN usd_saturated ELSE usd END, CASE WHEN is_known THEN usd_saturated ELSE usd END,
+    'output_tokens_per_s_per_accelerator', speed, -speed
+  FROM same CROSS JOIN at_full_load
   UNION ALL
   SELECT
     'memory', 3, w.scenario_id, w.scenario, w.is_baseline, w.is_overloaded, w.certainty, 'usd_per_mtok_held_hour',
