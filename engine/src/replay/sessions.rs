@@ -11,6 +11,7 @@ use arrow::array::RecordBatch;
 use super::{Found, Mode, Run, Scenario, Source, replay, stacking};
 use crate::api::ApiPrices;
 use crate::cache::{self, Trace as Accesses, trace::Sessions};
+use crate::cost::Plan;
 use crate::error::Result;
 use crate::model::Certainty;
 use crate::policy::application::Effect;
@@ -406,11 +407,28 @@ fn why(own: &[&Effect], saved: Option<i64>, (even, formula): (Option<f64>, Optio
             let after = match (even, formula) {
                 (Some(even), _) => format!("it had paid for itself after {even:.1} turns, until a later action"),
                 (None, Some(turns)) => format!("by the formula it would have paid for itself after {turns:.1} turns"),
-                (None, None) => "it would never pay for itself".to_owned(),
+                (None, None) => "it had not paid for itself by the end".to_owned(),
             };
             format!("dearer: {paid} outweigh {gained}; {after}")
         }
     }
+}
+
+/// KV bytes of a context of so many tokens.
+fn bytes(plan: &Plan, tokens: u32) -> u64 {
+    plan.footprint(tokens, tokens, true)
+}
+
+/// KV bytes that fit in the accelerators that attend to a session together: an instance is made of as many such groups as
+/// attention is data-parallel over, and a session lives on one of them.
+fn of_one_group(plan: &Plan) -> u64 {
+    (plan.capacity_bytes as f64 / plan.data.max(1.0)) as u64
+}
+
+/// Sessions that fit at the mean KV of these prompts, for each accelerator of an instance.
+fn fit(plan: &Plan, prompts: &[u32]) -> Option<f64> {
+    let mean = prompts.iter().map(|prompt| bytes(plan, *prompt) as f64).sum::<f64>() / prompts.len() as f64;
+    (mean > 0.0).then(|| plan.capacity_bytes as f64 / mean / plan.accelerators)
 }
 
 fn spans(pair: &Pair<'_>, baseline: Option<(&Scenario, &Found)>) -> Vec<Vec<Cell>> {
@@ -419,22 +437,17 @@ fn spans(pair: &Pair<'_>, baseline: Option<(&Scenario, &Found)>) -> Vec<Vec<Cell
     let plan = &pair.found.plan;
     // Another model's memory says nothing about this one's.
     let base = baseline.filter(|(scenario, _)| scenario.model.name == pair.scenario.model.name);
-    let base = base.map(|(scenario, found)| (&found.plan, scenario.parallel.tensor));
-    let bytes = |plan: &crate::cost::Plan, tokens: u32| plan.footprint(tokens, tokens, true);
-    let most = |of: &crate::cost::Plan, capacity: u64| span::most_tokens(&|tokens| bytes(of, tokens), capacity);
-    let base_in_base = base.map(|(base, _)| most(base, base.capacity_bytes));
-    let base_here = base.map(|(base, _)| most(base, plan.capacity_bytes));
-    let here_in_base = base.map(|(base, _)| most(plan, base.capacity_bytes));
-    let here = most(plan, plan.capacity_bytes);
-    let growth = |plan: &crate::cost::Plan, prompts: &[u32]| {
+    let base = base.map(|(_, found)| &found.plan);
+    let most = |of: &Plan, capacity: u64| span::most_tokens(&|tokens| bytes(of, tokens), capacity);
+    let base_in_base = base.map(|base| most(base, of_one_group(base)));
+    let base_here = base.map(|base| most(base, of_one_group(plan)));
+    let here_in_base = base.map(|base| most(plan, of_one_group(base)));
+    let here = most(plan, of_one_group(plan));
+    let growth = |plan: &Plan, prompts: &[u32]| {
         let values: Vec<f64> = prompts.iter().map(|prompt| bytes(plan, *prompt) as f64).collect();
         span::slope(&values)
     };
     let tokens = |prompts: &[u32]| span::slope(&prompts.iter().map(|prompt| f64::from(*prompt)).collect::<Vec<f64>>());
-    let fit = |plan: &crate::cost::Plan, tensor: u32, prompts: &[u32]| {
-        let mean = prompts.iter().map(|prompt| bytes(plan, *prompt) as f64).sum::<f64>() / prompts.len() as f64;
-        (mean > 0.0).then(|| plan.capacity_bytes as f64 / mean / f64::from(tensor))
-    };
     let row = |session: usize| {
         let (was, is, ages) = (&before[session], &after[session], ages[session]);
         vec![
@@ -446,16 +459,16 @@ fn spans(pair: &Pair<'_>, baseline: Option<(&Scenario, &Found)>) -> Vec<Vec<Cell
             is.iter().max().copied().unwrap_or(0).into(),
             tokens(was).into(),
             tokens(is).into(),
-            base.and_then(|(base, _)| growth(base, was)).into(),
+            base.and_then(|base| growth(base, was)).into(),
             growth(plan, is).into(),
-            base.map(|(base, _)| base.capacity_bytes).into(),
+            base.map(|base| base.capacity_bytes).into(),
             plan.capacity_bytes.into(),
             base_in_base.and_then(|most| span::turns_until(was, most)).into(),
             base_here.and_then(|most| span::turns_until(was, most)).into(),
             here_in_base.and_then(|most| span::turns_until(is, most)).into(),
             span::turns_until(is, here).into(),
-            base.and_then(|(base, tensor)| fit(base, tensor, was)).into(),
-            fit(plan, pair.scenario.parallel.tensor, is).into(),
+            base.and_then(|base| fit(base, was)).into(),
+            fit(plan, is).into(),
             ages.verbatim.into(),
             ages.summarised.into(),
             ages.recallable.into(),
@@ -516,6 +529,39 @@ fn keeping(pair: &Pair<'_>) -> Result<Vec<Vec<Cell>>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cost::{Parallel, plan};
+    use crate::model::WeightDtype;
+    use crate::policy::{Stack, shape};
+
+    /// Llama 3.1 8B on H100s.
+    fn spread(parallel: Parallel) -> Plan {
+        let model_text = include_str!("../../../presets/model/llama-3.1-8b.toml");
+        let machine_text = include_str!("../../../presets/machine/h100.toml");
+        let model = crate::model::parse(model_text, "model").unwrap();
+        let read = |_: &str| Some((machine_text.to_owned(), "machine".to_owned()));
+        let machine = crate::machine::resolve("h100", &read).unwrap();
+        let shape = shape(&Stack::parse("full").unwrap(), &model).unwrap();
+        plan(&model, &shape, &machine, WeightDtype::Bf16, parallel).unwrap()
+    }
+
+    #[test]
+    fn a_session_lives_on_one_group_and_sessions_share_all_accelerators() {
+        let of = |tensor, data, pipeline| spread(Parallel { tensor, data, pipeline, ..Parallel::default() });
+        let (one, data, tensor, stages) = (of(1, 1, 1), of(1, 2, 1), of(2, 1, 1), of(1, 1, 2));
+        let prompts = [40_000, 50_000, 60_000];
+        let near = |one: f64, other: f64| assert!((one / other - 1.0).abs() < 1e-6, "{one} instead of {other}");
+        let fits = |plan: &Plan| fit(plan, &prompts).unwrap();
+        near(fits(&data), fits(&one));
+        near(fits(&stages), fits(&tensor));
+        // Weights are there once for two accelerators.
+        assert!(fits(&stages) > fits(&one) && fits(&stages) < 2.0 * fits(&one));
+        let turns = |plan: &Plan| {
+            span::turns_until(&prompts, span::most_tokens(&|tokens| bytes(plan, tokens), of_one_group(plan))).unwrap()
+        };
+        near(turns(&data), turns(&one));
+        near(turns(&stages), turns(&tensor));
+        assert!(turns(&stages) > turns(&one));
+    }
 
     #[test]
     fn equal_plain_twins_are_replayed_once() {

@@ -836,7 +836,7 @@ pub static SESSION_SPAN: Table = Table {
             "turns_before",
             F64,
             "turns",
-            "Turns until the session alone fills the baseline's memory: as they were, or as growth goes on; null if it never does.",
+            "Turns until the session alone fills the baseline's memory (under data-parallel attention that of one group): as they were, or as growth goes on; null if it never does.",
         ),
         maybe("turns_hardware", F64, "turns", "The same with this scenario's memory only."),
         maybe("turns_policy", F64, "turns", "The same with this scenario's policy only, on the baseline's memory."),
@@ -845,7 +845,7 @@ pub static SESSION_SPAN: Table = Table {
             "recorded_sessions_per_accelerator",
             F64,
             "sessions",
-            "Sessions like this that fit at its mean context, as recorded, on the baseline.",
+            "Sessions like this that fit at its mean context, for each accelerator of an instance, as recorded, on the baseline.",
         ),
         maybe("sessions_per_accelerator", F64, "sessions", "The same as served, in this scenario."),
         maybe(
