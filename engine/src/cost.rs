@@ -9,20 +9,20 @@
 //! functions that are linear in them. As long as the same branches win (`StepCost::regime`), step times are therefore an
 //! arithmetic progression, which lets the serving replay jump from event to event.
 
+mod alone;
 mod batch;
 mod ffn;
 mod measure;
 mod measured;
 mod plan;
-mod prefill;
 
+pub(crate) use alone::pairs;
+pub use alone::{decode_ns, prefill_ns};
 pub use batch::{Demand, Field, price_columns};
 pub use ffn::{FfnStep, ffn_step};
 pub use measure::{Measured, measure, moved};
 pub use measured::{Covered, Line, Lines, Mixed, Part, Ways};
 pub use plan::{BLOCK_TOKENS, Linear, Parallel, Plan, PlanGroup, Speculative, Wire, fewest, peak_flops, plan};
-pub(crate) use prefill::pairs;
-pub use prefill::prefill_ns;
 
 use crate::error::{Error, Result};
 use crate::machine::FfnPool;

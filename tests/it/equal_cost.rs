@@ -111,7 +111,7 @@ fn links_have_distances_and_software_has_days() {
     assert!(ask("SELECT count(adaptation_days) FROM ledger WHERE booth <> 'software_adaptation'") < 0.5);
 }
 
-/// Collectives are told apart: experts get tokens in 8 bits and give 16 back, and stages have a class of their own.
+/// Collectives are told apart: whole experts get tokens in 8 bits and give 16 back, and stages have a class of their own.
 #[test]
 fn classes_of_traffic_are_told_apart() {
     let folder = tempfile::tempdir().unwrap();
@@ -119,7 +119,7 @@ fn classes_of_traffic_are_told_apart() {
     std::fs::write(&path, trace()).unwrap();
     let text = store.to_string_lossy().into_owned();
     succeed(&["ingest", &path.to_string_lossy(), "--into", &text]);
-    let spread = ["--tensor-parallel", "2", "--data-parallel", "4", "--pipeline-parallel", "2"];
+    let spread = ["--tensor-parallel=2", "--data-parallel=4", "--expert-parallel=8", "--pipeline-parallel=2"];
     let args = ["replay", &text, "--model", "qwen3-30b-a3b", "--machine", "h200", "--prices", "neocloud"];
     succeed(&[&args[..], &spread].concat());
     let ask = |sql: &str| number(&store, sql);

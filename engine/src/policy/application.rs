@@ -26,6 +26,7 @@ use std::collections::HashMap;
 
 use super::{Args, Deployment, Rule, Stack};
 use crate::error::{Error, Result};
+use crate::session::reuse::found_tokens;
 use crate::session::{Content, Fate, Form, Kind, Piece, Role, Trace, Turn, common, tokens, units};
 use crate::workload::{ADDED, Workload};
 
@@ -51,11 +52,21 @@ pub struct Edit {
 pub struct Changed {
     /// The turns, with those that it added.
     pub trace: Trace,
-    /// What it did, in order of the turns.
-    pub effects: Vec<Effect>,
+    /// What it decided and sent, by request.
+    acts: HashMap<u64, Act>,
 }
 
-/// What a stage did to a turn.
+/// What a stage decided for a request, and the requests that it sent for it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Act {
+    action: Option<&'static str>,
+    extra_requests: u32,
+    extra_prompt_tokens: u64,
+    extra_output_tokens: u64,
+}
+
+/// What a stage did to a turn. The prefix that is there is what the turn has in common with its session's request before, or
+/// what earlier requests of any session computed of its blocks, whichever reaches farther.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Effect {
     /// Number of the stage in its stack.
@@ -70,16 +81,16 @@ pub struct Effect {
     pub action: Option<&'static str>,
     /// Tokens that are not in the prompt any more.
     pub removed_tokens: u32,
-    /// Of these, tokens in the prefix in common with the session's request before.
+    /// Of these, tokens of the prefix that was there.
     pub removed_prefix_tokens: u32,
     /// Tokens that were put in.
     pub added_tokens: u32,
-    /// Of these, tokens in the prefix in common with the session's request before, which had been put in there already.
+    /// Of these, tokens of the prefix that is there now, which had been put in before.
     pub added_prefix_tokens: u32,
     /// The first token that is not as it was.
     pub broke_at_tokens: u32,
-    /// Tokens that still stand in the prompt and were part of the prefix in common with the session's request before, and
-    /// no longer are: they are computed and written again.
+    /// Tokens that still stand in the prompt and were part of the prefix that was there, and no longer are: they are computed
+    /// and written again.
     pub lost_prefix_tokens: u32,
     /// Requests that were sent for it.
     pub extra_requests: u32,
@@ -105,15 +116,51 @@ pub struct Edited {
 /// # Errors
 /// A trace without prompts to act on, numbers that do not fit.
 pub fn apply(stack: &Stack, trace: &Trace, workload: &Workload) -> Result<Edited> {
-    let (mut current, mut effects) = (trace.clone(), Vec::new());
+    let (mut current, mut effects) = (None, Vec::new());
     for (at, stage) in stack.stages().iter().enumerate() {
         let Rule::Edit(edit) = &stage.rule else { continue };
-        let changed = (edit.apply)(&stage.args, &current).map_err(|error| error.context(stage.args.text()))?;
-        effects.extend(changed.effects.into_iter().map(|effect| Effect { stage: at, ..effect }));
-        current = changed.trace;
+        let was = current.get_or_insert_with(|| Seen::of(trace.clone(), workload.clone()));
+        let changed = (edit.apply)(&stage.args, &was.trace).map_err(|error| error.context(stage.args.text()))?;
+        if changed.trace == was.trace {
+            continue;
+        }
+        let is = Seen::of_changed(changed.trace, (trace, workload))?;
+        effects.extend(compared(at, was, &is, &changed.acts));
+        current = Some(is);
     }
-    let workload = if effects.is_empty() { workload.clone() } else { units::workload(&current, trace, workload)? };
-    Ok(Edited { trace: current, workload, effects })
+    let (trace, workload) =
+        current.map_or_else(|| (trace.clone(), workload.clone()), |seen| (seen.trace, seen.workload));
+    Ok(Edited { trace, workload, effects })
+}
+
+/// Turns with the requests that are served, and what each finds computed by earlier requests of any session.
+struct Seen {
+    trace: Trace,
+    workload: Workload,
+    found: Vec<u32>,
+}
+
+impl Seen {
+    fn of(trace: Trace, workload: Workload) -> Self {
+        let found = found_tokens(&trace, &workload, None);
+        Self { trace, workload, found }
+    }
+
+    fn of_changed(changed: Trace, (recorded, requests): (&Trace, &Workload)) -> Result<Self> {
+        let workload = units::workload(&changed, recorded, requests)?;
+        Ok(Self::of(changed, workload))
+    }
+
+    /// Places of the recorded turns.
+    fn recorded(&self) -> impl Iterator<Item = usize> {
+        (0..self.trace.turns.len()).filter(|at| self.trace.turns[*at].role == Role::Recorded)
+    }
+
+    /// Tokens of turn `at` that are there when it comes: in common with the session's turn `before`, or found.
+    fn prefix(&self, at: usize, before: Option<usize>) -> u32 {
+        let pieces = self.trace.pieces_of(at);
+        before.map_or(0, |before| common(pieces, self.trace.pieces_of(before))).max(self.found[at])
+    }
 }
 
 /// A turn on its way through a stage.
@@ -176,18 +223,11 @@ impl Draft<'_> {
     }
 }
 
-/// The contexts of a session's last request, before and after the stage.
-#[derive(Debug, Default)]
-struct Before {
-    was: Vec<Piece>,
-    is: Vec<Piece>,
-}
-
 /// Takes each turn in order through a stage; each session has a state of its own. Requests that earlier stages added pass.
 fn rewrite<S: Default>(trace: &Trace, mut each: impl FnMut(&mut S, &mut Draft<'_>) -> Result<()>) -> Result<Changed> {
-    let mut changed = Changed { trace: trace.emptied(), effects: Vec::new() };
+    let mut changed = Changed { trace: trace.emptied(), acts: HashMap::new() };
     let mut contents = trace.contents.clone();
-    let mut states: Vec<(S, Before)> = trace.sessions.iter().map(|_| Default::default()).collect();
+    let mut states: Vec<S> = trace.sessions.iter().map(|_| Default::default()).collect();
     let mut free = trace.turns.iter().filter(|turn| turn.request_id & ADDED != 0).count() as u64;
     for (at, turn) in trace.turns.iter().enumerate() {
         let was = trace.pieces_of(at);
@@ -195,55 +235,77 @@ fn rewrite<S: Default>(trace: &Trace, mut each: impl FnMut(&mut S, &mut Draft<'_
             changed.trace.push(*turn, was);
             continue;
         }
-        let (state, before) = &mut states[turn.session as usize];
+        let state = &mut states[turn.session as usize];
         let mut draft = Draft { turn, pieces: was.to_vec(), contents: &mut contents, extra: Vec::new(), action: None };
         each(state, &mut draft)?;
         let Draft { pieces, extra, action, .. } = draft;
         if pieces.is_empty() && !was.is_empty() {
             return Err(Error::run(format!("request {} would be left without a prompt", turn.request_id)));
         }
-        let mut effect = compare(turn, (was, &pieces), before);
-        effect.action = action;
+        let mut act = Act { action, ..Act::default() };
         for (role, context, output) in extra {
-            effect.extra_requests += 1;
-            effect.extra_prompt_tokens += u64::from(tokens(&context));
-            effect.extra_output_tokens += u64::from(output);
+            act.extra_requests += 1;
+            act.extra_prompt_tokens += u64::from(tokens(&context));
+            act.extra_output_tokens += u64::from(output);
             let request_id = ADDED | free;
             free += 1;
-            changed.trace.push(Turn { request_id, recorded: None, role, output, ..*turn }, &context);
+            // What the recorded turn shares with the one before says nothing about this one.
+            let apart = Turn { kept_tokens: 0, found_tokens: 0, broke_at_tokens: None, ..*turn };
+            changed.trace.push(Turn { request_id, recorded: None, role, output, ..apart }, &context);
         }
-        if pieces != was || effect.extra_requests > 0 {
-            changed.effects.push(effect);
+        if act != Act::default() {
+            changed.acts.insert(turn.request_id, act);
         }
         changed.trace.push(*turn, &pieces);
-        *before = Before { was: was.to_vec(), is: pieces };
     }
     changed.trace.contents = contents;
     Ok(changed)
 }
 
-/// What differs between a turn's context before and after a stage.
-fn compare(turn: &Turn, (was, is): (&[Piece], &[Piece]), before: &Before) -> Effect {
-    let (prefix_was, prefix_is) = (common(was, &before.was), common(is, &before.is));
+/// What stage number `stage` did to each recorded turn that it changed, sent a request for, or from which it took a prefix that
+/// another session had computed.
+fn compared(stage: usize, was: &Seen, is: &Seen, acts: &HashMap<u64, Act>) -> Vec<Effect> {
+    let mut before: HashMap<u32, (usize, usize)> = HashMap::new();
+    let mut effects = Vec::new();
+    for (old, new) in was.recorded().zip(is.recorded()) {
+        let turn = &is.trace.turns[new];
+        let last = before.insert(turn.session, (old, new));
+        let prefixes = (was.prefix(old, last.map(|last| last.0)), is.prefix(new, last.map(|last| last.1)));
+        let (pieces_was, pieces_is) = (was.trace.pieces_of(old), is.trace.pieces_of(new));
+        let act = acts.get(&turn.request_id).copied().unwrap_or_default();
+        let effect = compare((stage, turn, act), (pieces_was, pieces_is), prefixes);
+        if pieces_was != pieces_is || act.extra_requests > 0 || effect.lost_prefix_tokens > 0 {
+            effects.push(effect);
+        }
+    }
+    effects
+}
+
+/// What differs between a turn's context before and after a stage, and between the prefixes that are there.
+fn compare(
+    (stage, turn, act): (usize, &Turn, Act),
+    (was, is): (&[Piece], &[Piece]),
+    (prefix_was, prefix_is): (u32, u32),
+) -> Effect {
     let (removed, removed_of_prefix) = only_in(was, is, prefix_was);
     let (added, added_before) = only_in(is, was, prefix_is);
     let narrow = |tokens: u64| u32::try_from(tokens).unwrap_or(u32::MAX);
     let still_there = u64::from(prefix_was) - removed_of_prefix;
     Effect {
-        stage: 0,
+        stage,
         request_id: turn.request_id,
         session: turn.session,
         turn: turn.turn,
-        action: None,
+        action: act.action,
         removed_tokens: narrow(removed),
         removed_prefix_tokens: narrow(removed_of_prefix),
         added_tokens: narrow(added),
         added_prefix_tokens: narrow(added_before),
         broke_at_tokens: common(was, is),
         lost_prefix_tokens: narrow(still_there.saturating_sub(u64::from(prefix_is) - added_before)),
-        extra_requests: 0,
-        extra_prompt_tokens: 0,
-        extra_output_tokens: 0,
+        extra_requests: act.extra_requests,
+        extra_prompt_tokens: act.extra_prompt_tokens,
+        extra_output_tokens: act.extra_output_tokens,
     }
 }
 

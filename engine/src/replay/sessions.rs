@@ -22,7 +22,8 @@ use crate::schema::{Cell, Table, batch_of_rows};
 use crate::serving::{Fate, Rules, Served};
 use crate::session::reuse::found_tokens;
 use crate::session::toll::{
-    ByTurn, Change, alone, break_even, break_even_by_formula, by_turn, change, charged, extras, own_rates,
+    Asked, ByTurn, Change, Moved, alone, break_even, break_even_by_formula, by_turn, change, charged, extras,
+    own_change,
 };
 use crate::session::{Trace, memory, span};
 use crate::workload::Workload;
@@ -171,7 +172,7 @@ fn turns(pair: &Pair<'_>) -> Vec<Vec<Cell>> {
                 was.into(),
                 workload.prompt[at].into(),
                 turn.output.into(),
-                turn.kept_tokens.into(),
+                turn.recorded.map(|_| turn.kept_tokens).into(),
                 turn.broke_at_tokens.into(),
                 removed.into(),
                 added.into(),
@@ -216,10 +217,18 @@ struct Bill {
     cache: &'static str,
     recorded: ByTurn<i64>,
     served: ByTurn<i64>,
-    /// By session the turns until break-even by the formula.
-    formula: Vec<Option<f64>>,
+    /// By session the turns until break-even by the formula; `None` where it is not computed.
+    formula: Vec<Option<Even>>,
     is_time: bool,
     certainty: Certainty,
+}
+
+/// When a change has paid for itself by the formula.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Even {
+    /// After so many turns.
+    After(f64),
+    Never,
 }
 
 fn costs(pair: &Pair<'_>, tariffs: &[ApiPrices], recorded: Option<&[Served]>) -> Vec<Vec<Cell>> {
@@ -235,36 +244,29 @@ fn costs(pair: &Pair<'_>, tariffs: &[ApiPrices], recorded: Option<&[Served]>) ->
     rows
 }
 
-/// Turns until break-even by the formula, for each session; `rates` are what a token costs to write again and to read in a
-/// turn, `costs` those of the requests as served.
-fn formula(pair: &Pair<'_>, costs: &[i64], rates: &dyn Fn(&Effect) -> Option<(f64, f64)>) -> Vec<Option<f64>> {
-    let mut changes: Vec<Option<BTreeMap<u32, Change>>> = vec![Some(BTreeMap::new()); pair.shown.len()];
+/// When each session's stages have paid for themselves by the formula; `of` is what a change of a request, by its id, makes of
+/// its cost, `costs` are those of the requests as served.
+fn formula(pair: &Pair<'_>, costs: &[i64], of: &dyn Fn(u64, Moved) -> Option<Change>) -> Vec<Option<Even>> {
     let mut first: Vec<Option<u32>> = vec![None; pair.shown.len()];
+    let mut moved: BTreeMap<(u32, u32), (u64, Moved)> = BTreeMap::new();
     for effect in pair.effects {
-        let session = effect.session as usize;
+        let first = &mut first[effect.session as usize];
         if effect.action.is_some() {
-            first[session] = Some(first[session].map_or(effect.turn, |first| first.min(effect.turn)));
+            *first = Some(first.map_or(effect.turn, |first| first.min(effect.turn)));
         }
-        let Some((again, each)) = rates(effect) else {
-            changes[session] = None;
-            continue;
-        };
-        let of_turn = changes[session].as_mut().map(|turns| turns.entry(effect.turn).or_default());
-        if let Some(sum) = of_turn {
-            let more = change(effect, again, each);
-            (sum.now, sum.later) = (sum.now + more.now, sum.later + more.later);
-        }
+        let sum = moved.entry((effect.session, effect.turn)).or_insert((effect.request_id, Moved::default()));
+        sum.1 = sum.1.plus(Moved::by(effect));
     }
     let extras = extras(pair.served.0, costs);
-    let each = (0_u32..).zip(first.iter().zip(&changes)).map(|(session, (first, changes))| {
-        let (first, changes) = ((*first)?, changes.as_ref()?);
-        let turns = first..pair.recorded.0.sessions[session as usize].turns;
+    let each = (0_u32..).zip(&first).map(|(session, first)| {
+        let turns = (*first)?..pair.recorded.0.sessions[session as usize].turns;
         let of_turn = turns.map(|turn| {
-            let known = changes.get(&turn).copied().unwrap_or_default();
+            let known = moved.get(&(session, turn)).map_or(Some(Change::default()), |(id, moved)| of(*id, *moved))?;
             let extra = extras.get(&(session, turn)).copied().unwrap_or(0);
-            Change { now: known.now + extra as f64, ..known }
+            Some(Change { now: known.now + extra as f64, ..known })
         });
-        break_even_by_formula(&of_turn.collect::<Vec<_>>())
+        let changes: Option<Vec<Change>> = of_turn.collect();
+        Some(break_even_by_formula(&changes?).map_or(Even::Never, Even::After))
     });
     each.collect()
 }
@@ -286,7 +288,7 @@ fn tariff_bills(pair: &Pair<'_>, tariff: &ApiPrices) -> Vec<Bill> {
             Bill {
                 payee: tariff.name.clone(),
                 cache,
-                formula: formula(pair, &after, &|_| rates),
+                formula: formula(pair, &after, &|_, moved| rates.map(|(again, each)| change(moved, again, each))),
                 recorded: by_turn(recorded, before.into_iter().map(Some)),
                 served: by_turn(served, after.into_iter().map(Some)),
                 is_time: false,
@@ -307,16 +309,19 @@ fn own_bills(pair: &Pair<'_>) -> Vec<Bill> {
             let rules = Rules { prefix_cache: prefix_cache && pair.scenario.rules.prefix_cache, ..pair.scenario.rules };
             let (before, after) = (alone(plan, requests, &rules), alone(plan, workload, &rules));
             let costs: Vec<i64> = after.iter().map(|cost| cost.unwrap_or(0)).collect();
-            let rates = |effect: &Effect| {
-                let at = places.get(&effect.request_id).copied().filter(|_| rules.prefix_cache)?;
-                let (prompt, steps) = (f64::from(workload.prompt[at]), f64::from(workload.output[at]));
-                // The middle of what is computed again, which ends with the prompt.
-                own_rates(plan, prompt - f64::from(effect.lost_prefix_tokens) / 2.0, steps)
+            let found = rules.prefix_cache.then(|| found_tokens(served, workload, None));
+            let of = |id: u64, moved: Moved| {
+                let at = places.get(&id).copied()?;
+                let (prompt, output) = (workload.prompt[at], workload.output[at]);
+                let computed = prompt - found.as_ref().map_or(0, |found| found[at]).min(prompt);
+                // Without a cache all of a prompt is computed, as before.
+                let moved = if rules.prefix_cache { moved } else { Moved { written: moved.prompt, ..moved } };
+                own_change(plan, rules.step_tokens, moved, Asked { prompt, computed, output })
             };
             Bill {
                 payee: "own".to_owned(),
                 cache,
-                formula: formula(pair, &costs, &rates),
+                formula: formula(pair, &costs, &of),
                 recorded: by_turn(recorded, before),
                 served: by_turn(served, after),
                 is_time: true,
@@ -358,6 +363,10 @@ fn cost_row(pair: &Pair<'_>, session: usize, bill: &Bill) -> Vec<Cell> {
     let own: Vec<&Effect> = pair.effects.iter().filter(|effect| effect.session as usize == session).collect();
     let first = own.iter().filter(|effect| effect.action.is_some()).map(|effect| effect.turn).min();
     let even = first.and_then(|first| break_even(recorded, served, first as usize));
+    let formula = match bill.formula[session] {
+        Some(Even::After(turns)) => Some(turns),
+        Some(Even::Never) | None => None,
+    };
     let stage = own.iter().map(|_| Certainty::Assumed).next();
     vec![
         pair.number.into(),
@@ -375,18 +384,19 @@ fn cost_row(pair: &Pair<'_>, session: usize, bill: &Bill) -> Vec<Cell> {
         first.into(),
         own.iter().map(|effect| effect.extra_requests).sum::<u32>().into(),
         even.into(),
-        bill.formula[session].into(),
+        formula.into(),
         saved.map(|saved| saved < 0).into(),
         why(&own, saved, (even, bill.formula[session]), recorded.len()).into(),
         stage.map_or(bill.certainty, |stage| stage.min(bill.certainty)).name().into(),
     ]
 }
 
-/// What made a session cheaper or dearer, in words.
-fn why(own: &[&Effect], saved: Option<i64>, (even, formula): (Option<f64>, Option<f64>), turns: usize) -> String {
+/// What made a session cheaper or dearer, in words; `even` and `formula` are when it had paid for itself, in the replay and by
+/// the formula, `turns` the recorded ones.
+fn why(own: &[&Effect], saved: Option<i64>, (even, formula): (Option<f64>, Option<Even>), turns: usize) -> String {
     let actions = own.iter().filter(|effect| effect.action.is_some());
     let Some(first) = actions.clone().map(|effect| effect.turn).min() else {
-        return if own.is_empty() { "no stage acted" } else { "stages acted before this session only" }.to_owned();
+        return if own.is_empty() { "no stage acted" } else { "stages acted in other sessions only" }.to_owned();
     };
     let sum = |of: fn(&Effect) -> u64| own.iter().map(|effect| of(effect)).sum::<u64>();
     let paid = format!(
@@ -398,16 +408,21 @@ fn why(own: &[&Effect], saved: Option<i64>, (even, formula): (Option<f64>, Optio
         sum(|effect| effect.extra_prompt_tokens),
         sum(|effect| effect.extra_output_tokens),
     );
-    let gained =
-        format!("{} tokens fewer over {} turns", sum(|effect| effect.removed_tokens.into()), turns - first as usize);
+    // Served against recorded: what was put in stays in the prompts of later turns.
+    let (removed, added) = (sum(|effect| effect.removed_tokens.into()), sum(|effect| effect.added_tokens.into()));
+    let sign = if added > removed { "more" } else { "fewer" };
+    let gained = format!("{} prompt tokens {sign} over {} turns", removed.abs_diff(added), turns - first as usize);
     match saved {
         None => format!("unknown: a request cannot be served or has no price; {paid} against {gained}"),
         Some(saved) if saved >= 0 => format!("cheaper: {gained} outweigh {paid}"),
         Some(_) => {
             let after = match (even, formula) {
                 (Some(even), _) => format!("it had paid for itself after {even:.1} turns, until a later action"),
-                (None, Some(turns)) => format!("by the formula it would have paid for itself after {turns:.1} turns"),
-                (None, None) => "it had not paid for itself by the end".to_owned(),
+                (None, Some(Even::After(turns))) => {
+                    format!("by the formula it would have paid for itself after {turns:.1} turns")
+                }
+                (None, Some(Even::Never)) => format!("by the formula it would never pay for itself"),
+                (None, None) => "it had not paid for itself when the session ended".to_owned(),
             };
             format!("dearer: {paid} outweigh {gained}; {after}")
         }
@@ -561,6 +576,48 @@ mod tests {
         near(turns(&data), turns(&one));
         near(turns(&stages), turns(&tensor));
         assert!(turns(&stages) > turns(&one));
+    }
+
+    fn acted(turn: u32, action: Option<&'static str>, removed_tokens: u32, added_tokens: u32) -> Effect {
+        let (stage, request_id, session) = (0, u64::from(turn), 0);
+        let (removed_prefix_tokens, added_prefix_tokens, broke_at_tokens, lost_prefix_tokens) = (0, 0, 0, 7);
+        let (extra_requests, extra_prompt_tokens, extra_output_tokens) = (0, 0, 0);
+        Effect {
+            stage,
+            request_id,
+            session,
+            turn,
+            action,
+            removed_tokens,
+            removed_prefix_tokens,
+            added_tokens,
+            added_prefix_tokens,
+            broke_at_tokens,
+            lost_prefix_tokens,
+            extra_requests,
+            extra_prompt_tokens,
+            extra_output_tokens,
+        }
+    }
+
+    #[test]
+    fn why_says_never_only_where_that_was_computed() {
+        let effect = acted(3, Some("cleared"), 100, 10);
+        let of = |even| why(&[&effect], Some(-1), even, 5);
+        assert!(of((None, Some(Even::Never))).ends_with("; by the formula it would never pay for itself"));
+        assert!(of((None, Some(Even::After(9.0)))).contains("by the formula it would have paid"));
+        assert!(of((None, None)).ends_with("; it had not paid for itself when the session ended"));
+        assert!(of((Some(1.0), None)).contains("it had paid for itself after 1.0 turns"));
+    }
+
+    #[test]
+    fn why_counts_what_was_put_in_in_every_turn() {
+        let (first, later) = (acted(3, Some("compacted"), 100, 30), acted(4, None, 100, 30));
+        let text = why(&[&first, &later], Some(1), (None, None), 5);
+        assert!(text.starts_with("cheaper: 140 prompt tokens fewer over 2 turns outweigh 14 tokens"), "{text}");
+        assert!(text.contains("14 tokens computed and written again, 30 put in"), "{text}");
+        let longer = acted(3, Some("loaded"), 0, 30);
+        assert!(why(&[&longer], Some(1), (None, None), 5).contains("30 prompt tokens more over 2 turns"));
     }
 
     #[test]

@@ -91,7 +91,13 @@ pub(super) fn change(part: Part, baseline: &Scenario, scenario: &Scenario) -> St
             let times = if copies > 1 { format!(" in {copies} copies") } else { String::new() };
             format!("{} {}{times}", scenario.accelerators(), scenario.machine.name)
         };
-        return of(scenario);
+        // Memories below belong to this part; where both have the same ones they are no change.
+        let tiers = match (&baseline.placement, &scenario.placement) {
+            (before, after) if before == after => String::new(),
+            (_, Some(after)) => format!("+{after}"),
+            (_, None) => " without memories below".to_owned(),
+        };
+        return format!("{}{tiers}", of(scenario));
     }
     let mut texts = stages(&scenario.policy, part);
     if part == Part::Format && baseline.dtype != scenario.dtype {

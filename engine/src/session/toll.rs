@@ -12,7 +12,7 @@ use std::collections::HashMap;
 
 use super::{Role, Trace};
 use crate::api::ApiPrices;
-use crate::cost::Plan;
+use crate::cost::{Plan, decode_ns, prefill_ns};
 use crate::policy::Keep;
 use crate::policy::application::Effect;
 use crate::serving::{Fate, Pool, Role as Duty, Routing, Rules, Setup, Traffic, serve};
@@ -108,15 +108,38 @@ pub struct Change {
     pub later: f64,
 }
 
-/// By the formula of POLICIES 5.2, without the extra requests: what falls out of the prefix, or is put in, is written again,
-/// what is taken out is not read any more. `again` is the price of one token written instead of read, `each` that of one
-/// token read. Tokens taken out that were new in the turn had been to be written too.
-pub fn change(effect: &Effect, again: f64, each: f64) -> Change {
-    let of = |tokens: u32| f64::from(tokens);
-    let written = of(effect.lost_prefix_tokens) + of(effect.added_tokens - effect.added_prefix_tokens)
-        - of(effect.removed_tokens - effect.removed_prefix_tokens);
-    let later = (of(effect.added_tokens) - of(effect.removed_tokens)) * each;
-    Change { now: written * again + later, later }
+/// What stages together changed of a request, tokens; less is negative.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// Of the prompt.
+    pub prompt: i64,
+    /// Of what is written instead of read: what fell out of the prefix or was put in behind it, less what was taken out that
+    /// was new in the turn and had been to be written too.
+    pub written: i64,
+}
+
+impl Moved {
+    /// What one stage did.
+    pub fn by(effect: &Effect) -> Self {
+        let of = |tokens: u32| i64::from(tokens);
+        let (added, removed) = (of(effect.added_tokens), of(effect.removed_tokens));
+        let (in_added, in_removed) = (of(effect.added_prefix_tokens), of(effect.removed_prefix_tokens));
+        let written = of(effect.lost_prefix_tokens) + (added - in_added) - (removed - in_removed);
+        Self { prompt: added - removed, written }
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self { prompt: self.prompt + other.prompt, written: self.written + other.written }
+    }
+}
+
+/// By the formula of POLICIES 5.2, without the extra requests: `again` is the price of one token written instead of read, `each`
+/// that of one token read.
+pub fn change(moved: Moved, again: f64, each: f64) -> Change {
+    let later = moved.prompt as f64 * each;
+    Change { now: moved.written as f64 * again + later, later }
 }
 
 /// [`break_even`] by the formula, from the changes of each turn, that of the first action first. Beyond the end of the session
@@ -143,22 +166,34 @@ pub fn extras(trace: &Trace, costs: &[i64]) -> HashMap<(u32, u32), i64> {
     sums
 }
 
-/// What owning the machine makes of it (POLICIES 5.2): time to compute one token again behind so many others, and time that
-/// one token less in the context saves over the steps of a turn, ns. `None` where a policy keeps a part only, or the FFN
-/// is elsewhere.
-pub fn own_rates(plan: &Plan, behind: f64, steps: f64) -> Option<(f64, f64)> {
-    if plan.ffn_pool.is_some() || plan.groups.iter().any(|group| group.group.keep != Keep::ALL) {
+/// A request as it is served.
+#[derive(Debug, Clone, Copy)]
+pub struct Asked {
+    /// Prompt tokens.
+    pub prompt: u32,
+    /// Of these, tokens that are computed.
+    pub computed: u32,
+    /// Tokens generated.
+    pub output: u32,
+}
+
+/// What owning the machine makes of it (POLICIES 5.2), ns: the time to compute what is written again, and the time that the
+/// steps of a turn take less because they read less. `asked` is the request as it is served, `chunk` the prompt tokens of a
+/// step at most. Prompts are priced chunk by chunk, and all steps of a turn as its middle one. `None` where a policy keeps a
+/// part only.
+pub fn own_change(plan: &Plan, chunk: u32, moved: Moved, asked: Asked) -> Option<Change> {
+    if plan.groups.iter().any(|group| group.group.keep != Keep::ALL) {
         return None;
     }
-    let linear: f64 =
-        plan.linear.iter().map(|linear| linear.layers * (linear.attention_flops + linear.ffn_flops)).sum();
-    let pairs: f64 = plan.groups.iter().map(|group| group.prefill_pair_flops).sum();
-    let computed = linear / plan.linear_flops_per_ns + behind * pairs / plan.attention_flops_per_ns;
-    let read = |group: &crate::cost::PlanGroup| {
-        let memory = group.token_bytes_per_accelerator / group.kv_bytes_per_ns;
-        memory.max(group.pair_flops / plan.attention_flops_per_ns)
-    };
-    Some((computed, steps * plan.groups.iter().map(read).sum::<f64>()))
+    let Asked { prompt, computed, output } = asked;
+    let narrow = |tokens: i64| u32::try_from(tokens.max(0)).unwrap_or(u32::MAX);
+    let prompt_was = narrow(i64::from(prompt) - moved.prompt);
+    let computed_was = narrow(i64::from(computed) - moved.written).min(prompt_was);
+    let prefill = |prompt: u32, computed: u32| prefill_ns(plan, prompt - computed.min(prompt), prompt, chunk);
+    let steps = f64::from(output.saturating_sub(1));
+    let middle = |prompt: u32| decode_ns(plan, u64::from(prompt) + u64::from(output) / 2);
+    let later = steps * (middle(prompt) - middle(prompt_was));
+    Some(Change { now: prefill(prompt, computed) - prefill(prompt_was, computed_was) + later, later })
 }
 
 #[cfg(test)]

@@ -64,6 +64,8 @@ fn a_summary_takes_the_place_of_the_conversation() {
     assert_eq!(actions(&edited), [(2, "compacted")]);
     let extra = edited.trace.turns.iter().position(|turn| turn.role == Role::Summary).unwrap();
     assert_eq!(extra, 2);
+    let own = edited.trace.turns[extra];
+    assert_eq!((own.recorded, own.kept_tokens, own.found_tokens, own.broke_at_tokens), (None, 0, 0, None));
     let (asked, answer) = (edited.workload.prompt[2], edited.workload.output[2]);
     assert_eq!((asked, answer), (4000 + 2 * 400 + 34_000 + 200 + 500, 6000));
     // The request for the summary finds all that turn 1 was computed for.

@@ -59,6 +59,18 @@ fn differences_are_found_part_by_part() {
 }
 
 #[test]
+fn memories_below_are_named_with_the_hardware_where_they_differ() {
+    let plain = scenario("baseline", "full", "h100");
+    let mut tiered = scenario("tiered", "full", "h100");
+    tiered.placement = Some("tier(hbm,dram)".to_owned());
+    let text = |baseline: &Scenario, scenario: &Scenario| change(Part::Hardware, baseline, scenario);
+    assert_eq!(names(&differences(&plain, &tiered).unwrap()), ["hardware"]);
+    assert_eq!(text(&plain, &tiered), "1 h100+tier(hbm,dram)");
+    assert_eq!(text(&tiered, &plain), "1 h100 without memories below");
+    assert_eq!((text(&plain, &plain), text(&tiered, &tiered)), ("1 h100".to_owned(), "1 h100".to_owned()));
+}
+
+#[test]
 fn a_mixture_has_the_stages_of_its_parts() {
     let base = scenario("baseline", "full", "h100");
     let other = scenario("other", "snapkv(budget=25%)+fp8", "h200");

@@ -37,20 +37,21 @@ fn session(head: u32, suffix: &[(Kind, u32)], turns: u32) -> Vec<Vec<Told>> {
     all
 }
 
-/// Break-even in warm API prices: by the replay and by the formula.
-fn priced((trace, workload): &(Trace, Workload), edited: &Edited) -> (f64, f64) {
+/// Break-even of a session in warm API prices: by the replay and by the formula.
+fn priced((trace, workload): &(Trace, Workload), edited: &Edited, session: u32) -> (f64, f64) {
     let tariff = tariff();
     let cost =
         |trace: &Trace, workload: &Workload| charged(&tariff, workload, Some(&found_tokens(trace, workload, None)));
     let (before, after) = (cost(trace, workload), cost(&edited.trace, &edited.workload));
     let effect = edited.effects.iter().find(|effect| effect.action.is_some()).unwrap();
-    let once = extras(&edited.trace, &after).get(&(0, effect.turn)).copied().unwrap_or(0) as f64;
+    let once = extras(&edited.trace, &after).get(&(session, effect.turn)).copied().unwrap_or(0) as f64;
     let formula = closed_form(effect, once, 5750.0, 500.0);
-    let all = changes(edited, once, 5750.0, 500.0);
+    let all = changes(edited, once, &|_, moved| change(moved, 5750.0, 500.0));
     assert!((break_even_by_formula(&all).unwrap() - formula).abs() < 1e-9);
     let before = by_turn(trace, before.into_iter().map(Some));
     let after = by_turn(&edited.trace, after.into_iter().map(Some));
-    (break_even(before.of(0), after.of(0), effect.turn as usize).unwrap(), formula)
+    let [before, after] = [before.of(session as usize), after.of(session as usize)];
+    (break_even(before, after, effect.turn as usize).unwrap(), formula)
 }
 
 /// Of one action: what is paid once over what each turn saves.
@@ -61,8 +62,9 @@ fn closed_form(effect: &Effect, once: f64, again: f64, each: f64) -> f64 {
 }
 
 /// What the only action and the turns behind it change.
-fn changes(edited: &Edited, once: f64, again: f64, each: f64) -> Vec<Change> {
-    let mut all: Vec<Change> = edited.effects.iter().map(|effect| change(effect, again, each)).collect();
+fn changes(edited: &Edited, once: f64, of: &dyn Fn(u64, Moved) -> Change) -> Vec<Change> {
+    let each = edited.effects.iter().map(|effect| of(effect.request_id, Moved::by(effect)));
+    let mut all: Vec<Change> = each.collect();
     all[0].now += once;
     all
 }
@@ -78,7 +80,7 @@ fn clearing_pays_for_itself_when_the_formula_says() {
         let context = 4800 + 50_000 + suffix;
         let told = told_sessions(&[&session(4800, &[(Kind::Assistant, suffix)], 30)], 100, 16);
         let stack = Stack::parse(&format!("clear_tool_results(trigger={context},keep=0)")).unwrap();
-        let (replayed, formula) = priced(&told, &apply(&stack, &told.0, &told.1).unwrap());
+        let (replayed, formula) = priced(&told, &apply(&stack, &told.0, &told.1).unwrap(), 0);
         near(formula, expected);
         near(replayed, formula);
         near(replayed, expected);
@@ -92,13 +94,13 @@ fn so_it_does_with_the_thresholds_that_are_shipped() {
     let told = told_sessions(&[&session(41_984, &suffix, 60)], 100, 16);
     let edited = apply(&Stack::parse("clear_tool_results").unwrap(), &told.0, &told.1).unwrap();
     assert_eq!(edited.effects.iter().filter(|effect| effect.action.is_some()).count(), 1);
-    let (replayed, formula) = priced(&told, &edited);
+    let (replayed, formula) = priced(&told, &edited, 0);
     near(replayed, formula);
     // Longer than 167,000 tokens: a summary, the request for it, and no result short enough to come back.
     let suffix = [(Kind::Assistant, 80_000), (Kind::User, 32_000)];
     let told = told_sessions(&[&session(4800, &suffix, 30)], 100, 16);
     let edited = apply(&Stack::parse("compact").unwrap(), &told.0, &told.1).unwrap();
-    let (replayed, formula) = priced(&told, &edited);
+    let (replayed, formula) = priced(&told, &edited, 0);
     near(replayed, formula);
     let effect = edited.effects.iter().find(|effect| effect.action.is_some()).unwrap();
     assert_eq!((effect.turn, effect.added_tokens, effect.lost_prefix_tokens, effect.extra_requests), (7, 8000, 0, 1));
@@ -127,7 +129,7 @@ fn several_actions_pay_for_themselves_as_the_formula_carried_on_says() {
     let first = edited.effects.iter().find(|effect| effect.action.is_some()).unwrap().turn;
     let of_turn = |turn: u32| {
         let effect = edited.effects.iter().find(|effect| effect.turn == turn);
-        let known = effect.map(|effect| change(effect, 5750.0, 500.0)).unwrap_or_default();
+        let known = effect.map(|effect| change(Moved::by(effect), 5750.0, 500.0)).unwrap_or_default();
         Change { now: known.now + extras.get(&(0, turn)).copied().unwrap_or(0) as f64, ..known }
     };
     let formula = break_even_by_formula(&(first..110).map(of_turn).collect::<Vec<_>>()).unwrap();
@@ -156,28 +158,80 @@ fn a_session_that_ends_too_early_is_dearer() {
     assert_eq!(cold(&told.1) - cold(&edited.workload), 10 * 49_990 * 5000);
 }
 
+/// v8_0208 of the WEKA traces: what a turn reads had been computed by another session, and a stage takes it out.
 #[test]
-fn on_own_hardware_time_is_what_is_paid() {
+fn a_prefix_that_another_session_computed_is_lost_too() {
+    let plain = session(4800, &[(Kind::Assistant, 10_000)], 30);
+    let in_chat = |turn: &Vec<Told>| turn.iter().map(|(number, _, tokens)| (*number, Kind::User, *tokens)).collect();
+    let other: Vec<Vec<Told>> = plain[..2].iter().map(in_chat).collect();
+    // Its first turn has the head only; then it goes on where the other one has been.
+    let mut follower = vec![plain[0][..1].to_vec()];
+    follower.extend_from_slice(&plain[1..]);
+    let (trace, mut workload) = told_sessions(&[&other, &follower], 100, 16);
+    let there = workload.units_of(1).to_vec();
+    for turn in 2..workload.len() {
+        let units = &mut workload.units[workload.offsets[turn] as usize..workload.offsets[turn + 1] as usize];
+        let shared = units.len().min(there.len());
+        units[..shared].copy_from_slice(&there[..shared]);
+    }
+    let told = (trace, workload);
+    assert_eq!(found_tokens(&told.0, &told.1, None)[3], 64_832);
+    let stack = Stack::parse("clear_tool_results(trigger=64800,keep=0)").unwrap();
+    let edited = apply(&stack, &told.0, &told.1).unwrap();
+    let effect = edited.effects[0];
+    assert_eq!((effect.session, effect.turn, effect.lost_prefix_tokens), (1, 1, 10_032));
+    let (replayed, formula) = priced(&told, &edited, 1);
+    near(replayed, formula);
+    near(formula, 11.5 * 10_042.0 / 49_990.0);
+}
+
+/// A plan whose times are those of POLICIES 5.2: arithmetic of prompts, reads of decoding, and nothing else.
+fn ideal() -> Plan {
     let mut plan = toy_plan(&[Keep::ALL], 1 << 40);
     (plan.attention_flops_per_ns, plan.layer_floor_ns, plan.step_overhead_ns) = (1e5, 0.0, 0.0);
     plan.linear_flops_per_ns = 100.0;
     let group = &mut plan.groups[0];
     (group.kv_bytes_per_ns, group.floor_ns, group.read_flops, group.write_flops) = (10.0, 0.0, 0.0, 0.0);
-    for suffix in [10_000, 50_000, 80_000] {
-        let context = 4800 + 50_000 + suffix;
-        let told = told_sessions(&[&session(4800, &[(Kind::Assistant, suffix)], 290)], 100, 16);
-        let stack = Stack::parse(&format!("clear_tool_results(trigger={context},keep=0,note=16)")).unwrap();
-        let edited = apply(&stack, &told.0, &told.1).unwrap();
-        let cost = |workload: &Workload| alone(&plan, workload, &crate::serving::RULES[0]);
-        let before = by_turn(&told.0, cost(&told.1));
-        let after = by_turn(&edited.trace, cost(&edited.workload));
-        let effect = &edited.effects[0];
-        let behind = f64::from(edited.workload.prompt[1]) - f64::from(suffix) / 2.0;
-        let (again, each) = own_rates(&plan, behind, 100.0).unwrap();
-        let formula = closed_form(effect, 0.0, again, each);
-        near(break_even(before.of(0), after.of(0), 1).unwrap(), formula);
+    plan
+}
+
+#[test]
+fn on_own_hardware_time_is_what_is_paid() {
+    let rules = &crate::serving::RULES[0];
+    let mut real = toy_plan(&[Keep::ALL], 1 << 40);
+    // A fixed time of prompts, and reads that are slow beside their arithmetic.
+    (real.groups[0].kv_bytes_per_ns, real.attention_flops_per_ns) = (10.0, 1e4);
+    for (plan, is_ideal) in [(ideal(), true), (real, false)] {
+        for suffix in [10_000, 50_000, 80_000] {
+            let context = 4800 + 50_000 + suffix;
+            let told = told_sessions(&[&session(4800, &[(Kind::Assistant, suffix)], 290)], 100, 16);
+            let stack = Stack::parse(&format!("clear_tool_results(trigger={context},keep=0,note=16)")).unwrap();
+            let edited = apply(&stack, &told.0, &told.1).unwrap();
+            let cost = |workload: &Workload| alone(&plan, workload, rules);
+            let before = by_turn(&told.0, cost(&told.1));
+            let after = by_turn(&edited.trace, cost(&edited.workload));
+            let found = found_tokens(&edited.trace, &edited.workload, None);
+            let of = |id: u64, moved: Moved| {
+                let (prompt, output) = (edited.workload.prompt[id as usize], 100);
+                let asked = Asked { prompt, computed: prompt - found[id as usize], output };
+                own_change(&plan, rules.step_tokens, moved, asked).unwrap()
+            };
+            let formula = break_even_by_formula(&changes(&edited, 0.0, &of)).unwrap();
+            near(break_even(before.of(0), after.of(0), 1).unwrap(), formula);
+            if is_ideal {
+                // 2 P (N - p - C) / F, attention included, once; C b / B in each of 99 steps behind the first token.
+                let (linear, group) = (&plan.linear[0], &plan.groups[0]);
+                let behind = f64::from(edited.workload.prompt[1]) - f64::from(suffix) / 2.0;
+                let again = linear.layers * (linear.attention_flops + linear.ffn_flops) / 100.0
+                    + behind * group.prefill_pair_flops / 1e5;
+                let each = 99.0 * group.token_bytes_per_accelerator / 10.0;
+                near(formula, closed_form(&edited.effects[0], 0.0, again, each));
+            }
+        }
     }
-    assert_eq!(own_rates(&toy_plan(&[Keep { total: Some(64), ..Keep::ALL }], 1 << 20), 0.0, 1.0), None);
+    let part = toy_plan(&[Keep { total: Some(64), ..Keep::ALL }], 1 << 20);
+    let asked = Asked { prompt: 100, computed: 10, output: 10 };
+    assert_eq!(own_change(&part, 8192, Moved::default(), asked), None);
 }
 
 #[test]

@@ -171,46 +171,70 @@ fn engine_of(backend: &str) -> std::result::Result<&'static str, String> {
     }
 }
 
-/// The row, or why it is left out.
-fn row(args: &Args, cells: &Cells<'_>) -> std::result::Result<Row, String> {
-    let text = |name: &str| cells.get(name).copied().unwrap_or_default();
-    let pools: &[&str] = match text("mode") {
-        "agg" => &[""],
-        "disagg" => &["prefill_", "decode_"],
-        other => return Err(format!("the mode `{other}`")),
-    };
-    let is_apart = pools.len() > 1;
-    let of_pools = pools.iter().flat_map(|pool| POOL.iter().map(move |name| format!("{pool}{name}")));
-    let workers = pools.iter().filter(|_| is_apart).map(|pool| format!("{pool}{WORKERS}"));
-    let needed = FIELDS.iter().chain(&MEASURED).map(|name| (*name).to_owned()).chain(of_pools).chain(workers);
-    if let Some(missing) = needed.into_iter().find(|name| text(name).is_empty()) {
-        return Err(format!("{}missing `{missing}`", if is_apart { "disaggregated, " } else { "" }));
+/// A row's cells by the names of their columns.
+#[derive(Clone, Copy)]
+struct Fields<'a>(&'a Cells<'a>);
+
+impl<'a> Fields<'a> {
+    fn text(self, name: &str) -> &'a str {
+        self.0.get(name).copied().unwrap_or_default()
     }
-    let number = |name: &str| text(name).parse::<f64>().map_err(|_| format!("`{name}` is no number"));
-    let whole = |name: &str| {
-        let value = number(name)?;
+
+    fn number(self, name: &str) -> std::result::Result<f64, String> {
+        self.text(name).parse::<f64>().map_err(|_| format!("`{name}` is no number"))
+    }
+
+    fn whole(self, name: &str) -> std::result::Result<u32, String> {
+        let value = self.number(name)?;
         let is_whole = value.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&value);
         is_whole.then_some(value as u32).ok_or_else(|| format!("`{name}` is no whole number"))
-    };
-    let spread = |pool: &str| -> std::result::Result<(Parallel, u32), String> {
-        let of = |name: &str| whole(&format!("{pool}{name}"));
+    }
+
+    /// The prefixes of the columns of its pools of instances; the pool that decodes comes last. Every column that a row of
+    /// its mode needs is filled.
+    fn pools(self) -> std::result::Result<&'static [&'static str], String> {
+        let pools: &[&str] = match self.text("mode") {
+            "agg" => &[""],
+            "disagg" => &["prefill_", "decode_"],
+            other => return Err(format!("the mode `{other}`")),
+        };
+        let is_apart = pools.len() > 1;
+        let of_pools = pools.iter().flat_map(|pool| POOL.iter().map(move |name| format!("{pool}{name}")));
+        let workers = pools.iter().filter(|_| is_apart).map(|pool| format!("{pool}{WORKERS}"));
+        let mut needed = FIELDS.iter().chain(&MEASURED).map(|name| (*name).to_owned()).chain(of_pools).chain(workers);
+        match needed.find(|name| self.text(name).is_empty()) {
+            Some(missing) => Err(format!("{}missing `{missing}`", if is_apart { "disaggregated, " } else { "" })),
+            None => Ok(pools),
+        }
+    }
+
+    /// How an instance of a pool is spread, and the groups that the row lists for it.
+    fn spread(self, pool: &str, is_apart: bool) -> std::result::Result<(Parallel, u32), String> {
+        let of = |name: &str| self.whole(&format!("{pool}{name}"));
         let (listed, expert) = ([of("tp_size")?, of("attention_dp_size")?], of("moe_ep_size")?.max(1));
-        let [tensor, data] = once(text("id"), listed, [of("moe_tp_size")?, expert], is_apart);
+        let [tensor, data] = once(self.text("id"), listed, [of("moe_tp_size")?, expert], is_apart);
         let instances = if is_apart { of(WORKERS)? } else { 1 };
         Ok((Parallel { tensor, data, expert, pipeline: of("pp_size")?, instances }, listed[1]))
-    };
-    // The pool that decodes comes last.
+    }
+}
+
+/// The row, or why it is left out.
+fn row(args: &Args, cells: &Cells<'_>) -> std::result::Result<Row, String> {
+    let fields = Fields(cells);
+    let text = |name: &str| fields.text(name);
+    let pools = fields.pools()?;
+    let is_apart = pools.len() > 1;
     let pool = pools[pools.len() - 1];
-    let (parallel, groups) = spread(pool)?;
-    let prefill = is_apart.then(|| spread(pools[0])).transpose()?.map(|(parallel, _)| parallel);
+    let (parallel, groups) = fields.spread(pool, is_apart)?;
+    let prefill = is_apart.then(|| fields.spread(pools[0], is_apart)).transpose()?.map(|(parallel, _)| parallel);
     let system = text("system").trim_end_matches("_sxm").to_owned();
     let weights = weights_of(text("gemm_quant_mode"))?;
     let engine = engine_of(text("backend"))?;
     // A batch is that of a group of those that the row lists.
-    let batch = whole(&format!("{pool}batch_size"))?;
+    let batch = fields.whole(&format!("{pool}batch_size"))?;
     let concurrency = batch.checked_mul(groups).and_then(|all| all.checked_mul(parallel.instances));
     let concurrency = concurrency.filter(|all| *all <= u32::MAX / WAVES).ok_or("more requests at a time than fit")?;
-    let (isl, osl) = (whole("isl")?, whole("osl")?);
+    let (isl, osl) = (fields.whole("isl")?, fields.whole("osl")?);
     let launch = Launch {
         backend: text("backend"),
         model: text("model_path"),
@@ -232,8 +256,8 @@ fn row(args: &Args, cells: &Cells<'_>) -> std::result::Result<Row, String> {
         from: args.lengths_from,
         isl,
         osl,
-        ttft_ms: number("silicon_ttft_ms")?,
-        tpot_ms: number("silicon_tpot_ms")?,
+        ttft_ms: fields.number("silicon_ttft_ms")?,
+        tpot_ms: fields.number("silicon_tpot_ms")?,
         spec: Spec {
             model: Some(model_preset(text("model_path"))),
             machine: Some(system.clone()),

@@ -1,4 +1,4 @@
-//! What the prefill of one prompt takes on its own, from any depth.
+//! What one request takes on its own: the prefill of its prompt, from any depth, and a step of its decode.
 
 use super::{Batch, Plan, price};
 
@@ -31,6 +31,26 @@ pub fn prefill_ns(plan: &Plan, from: u32, to: u32, chunk: u32) -> f64 {
         done = next;
     }
     total
+}
+
+/// Time of one step that gives a token to one request, whose context is so long, ns; nothing else runs in it.
+pub fn decode_ns(plan: &Plan, context: u64) -> f64 {
+    let kept: Vec<u64> = (0..plan.lanes())
+        .map(|lane| plan.lane_keep(lane).total.map_or(context, |cap| context.min(u64::from(cap))))
+        .collect();
+    let groups = plan.groups.len();
+    let batch = Batch {
+        decode_requests: 1,
+        kept_tokens: &kept,
+        longest_tokens: 0,
+        prefill_tokens: 0,
+        prefill_requests: 0,
+        prefill_rows: 0,
+        prefill_pairs: &vec![0.0; groups],
+        prefill_context: &vec![0; groups],
+        scored_tokens: 0,
+    };
+    price(plan, &batch).total()
 }
 
 /// Query-context pairs of computing tokens `from + 1 ..= to`, each attending to itself and what is before it, at most `cap`.
