@@ -5,33 +5,28 @@
 //! canonical columns, so that a query resolves on any store. Only reading statements are allowed; a value from outside
 //! enters a statement as a bound parameter, never as text.
 
+mod catalog;
 mod diagnostic;
 mod functions;
 mod named;
 mod script;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use arrow::datatypes::{FieldRef, Schema, SchemaRef};
+use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
-use datafusion::catalog::MemorySchemaProvider;
-use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{DataFusionError, ScalarValue};
-use datafusion::datasource::MemTable;
-use datafusion::datasource::file_format::parquet::ParquetFormat;
-use datafusion::datasource::listing::{ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl};
 use datafusion::execution::context::SQLOptions;
-use datafusion::logical_expr::LogicalPlan;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use engine::error::{Error, Result, unknown};
 use engine::schema::{self, Scope};
 use tokio::runtime::{Builder, Runtime};
 
+use self::catalog::{Catalog, damage};
 use self::functions::Replays;
-use crate::store::{Store, damaged, damaged_column, damaged_in};
-use crate::unbroken::unbroken;
+use crate::store::Store;
 pub use functions::{FUNCTIONS, Function, Replayer, Wish};
 pub use named::{Documented, Kind, Named, Param, find, named, views};
 pub use script::{Script, Statement, script};
@@ -146,96 +141,25 @@ fn open(
     // Text that a statement makes has the type of the schema too.
     config.options_mut().sql_parser.map_string_types_to_utf8view = false;
     let context = SessionContext::new_with_config(config);
-    let mut session = Session { context, runtime, run, files: BTreeMap::new() };
-    for table in schema::ALL {
-        register(&mut session, table.name, table, files(Place::Shown, table))?;
+    let of = |place: Place, table: &'static schema::Table| (table, files(place, table));
+    let shown: Vec<_> = schema::ALL.iter().map(|table| of(Place::Shown, table)).collect();
+    let base: Result<Vec<_>> = OF_BASE.iter().map(|name| Ok(of(Place::Base, schema::table(name)?))).collect();
+    let base = base?;
+    let named = |prefix: &str, tables: &[(&schema::Table, Vec<PathBuf>)]| -> Vec<(String, Vec<PathBuf>)> {
+        tables.iter().map(|(table, files)| (format!("{prefix}{}", table.name), files.clone())).collect()
+    };
+    let all = named("", &shown).into_iter().chain(named("base.", &base)).collect();
+    let failed = || Error::run("the SQL engine has no place for tables");
+    let place = context.catalog("datafusion").ok_or_else(failed)?;
+    for (name, catalog) in [
+        ("public", Catalog::new(&context, "", shown, views()?)),
+        ("base", Catalog::new(&context, "base.", base, Vec::new())),
+    ] {
+        place.register_schema(name, Arc::new(catalog)).map_err(|_| failed())?;
     }
-    add_schema(&session, "base")?;
-    for name in OF_BASE {
-        let table = schema::table(name)?;
-        register(&mut session, &format!("base.{name}"), table, files(Place::Base, table))?;
-    }
+    let session = Session { context, runtime, run, files: all };
     functions::register(&session, replays)?;
-    for view in views()? {
-        let create = format!("CREATE VIEW {} AS\n{}", view.name, view.sql);
-        let made = session.runtime.block_on(session.context.sql(&create));
-        made.map_err(|error| diagnostic::explain(&create, &error).context(format!("view `{}`", view.name)))?;
-    }
     Ok(session)
-}
-
-/// Makes an empty schema beside the one that holds the tables.
-fn add_schema(session: &Session, name: &str) -> Result<()> {
-    let failed = || Error::run(format!("the SQL engine has no place for the schema `{name}`"));
-    let catalog = session.context.catalog("datafusion").ok_or_else(failed)?;
-    catalog.register_schema(name, Arc::new(MemorySchemaProvider::new())).map_err(|_| failed())?;
-    Ok(())
-}
-
-/// Registers the files of a table under a name.
-fn register(session: &mut Session, name: &str, table: &schema::Table, files: Vec<PathBuf>) -> Result<()> {
-    let canonical = table.arrow();
-    let failed = |error: DataFusionError| Error::data(error.strip_backtrace()).context(format!("table `{name}`"));
-    if files.is_empty() {
-        let empty = MemTable::try_new(canonical, vec![vec![]]).map_err(failed)?;
-        session.context.register_table(name, Arc::new(empty)).map_err(failed)?;
-        return Ok(());
-    }
-    let urls: Result<Vec<ListingTableUrl>> = files.iter().map(|path| url(path)).collect();
-    let urls = urls?;
-    // Text has the type of the schema, whether a table has files or not.
-    let format = ParquetFormat::default().with_force_view_types(false);
-    let options = ListingOptions::new(Arc::new(format));
-    let state = session.context.state();
-    let mut found = Vec::new();
-    for (file, url) in files.iter().zip(&urls) {
-        let broken = |why: String| damaged(file, &why).context(format!("table `{name}`"));
-        // DataFusion passes over files without a byte.
-        if std::fs::metadata(file).is_ok_and(|found| found.len() == 0) {
-            return Err(broken("expected a Parquet file, found an empty one".to_owned()));
-        }
-        let inferred = unbroken(|| session.runtime.block_on(options.infer_schema(&state, url)));
-        found.push(inferred.map_err(broken)?.map_err(|error| broken(error.strip_backtrace()))?);
-    }
-    let config = ListingTableConfig::new_with_multi_paths(urls)
-        .with_listing_options(options)
-        .with_schema(merge(&canonical, &found));
-    let listing = ListingTable::try_new(config).map_err(failed)?;
-    session.context.register_table(name, Arc::new(listing)).map_err(failed)?;
-    session.files.insert(name.to_owned(), files);
-    Ok(())
-}
-
-/// The canonical columns, then the extra columns of the files. A type that only a file knows, such as the width of a
-/// vector, is taken from the file; documentation comes from the schema.
-fn merge(canonical: &Schema, found: &[SchemaRef]) -> SchemaRef {
-    let in_files = |name: &str| found.iter().find_map(|schema| schema.field_with_name(name).ok());
-    let mut fields: Vec<FieldRef> = Vec::new();
-    for field in canonical.fields() {
-        let kind = in_files(field.name()).map_or(field.data_type(), |file| file.data_type());
-        fields.push(Arc::new(field.as_ref().clone().with_data_type(kind.clone())));
-    }
-    for field in found.iter().flat_map(|schema| schema.fields()) {
-        if !fields.iter().any(|known| known.name() == field.name()) {
-            fields.push(Arc::new(field.as_ref().clone().with_nullable(true)));
-        }
-    }
-    Arc::new(Schema::new(fields))
-}
-
-const HEX: [char; 16] = ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'A', 'B', 'C', 'D', 'E', 'F'];
-
-/// The file as a URL. Every byte that is not plain is escaped, since a path is never a pattern here.
-fn url(path: &Path) -> Result<ListingTableUrl> {
-    let absolute = std::path::absolute(path).map_err(|error| Error::data(error.to_string()).context(path.display()))?;
-    let mut text = String::from("file://");
-    for byte in absolute.to_string_lossy().bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'-' | b'_' | b'.' | b'~' => text.push(char::from(byte)),
-            _ => text.extend(['%', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]),
-        }
-    }
-    ListingTableUrl::parse(&text).map_err(|error| Error::data(error.strip_backtrace()))
 }
 
 /// Runs one reading statement: SELECT, WITH, EXPLAIN, SHOW or DESCRIBE.
@@ -288,26 +212,6 @@ fn collect(session: &Session, sql: &str, params: &[(String, String)]) -> Result<
         batches.push(RecordBatch::new_empty(schema));
     }
     Ok(batches)
-}
-
-/// The file that an error of the Parquet reader comes from, with its column: the engine says neither.
-fn damage(session: &Session, plan: &LogicalPlan, error: &DataFusionError) -> Option<Error> {
-    let why = error.find_root().strip_backtrace();
-    if !matches!(error.find_root(), DataFusionError::ParquetError(_)) && !why.contains("Parquet") {
-        return None;
-    }
-    let mut tables = BTreeSet::new();
-    let looked = plan.apply_with_subqueries(|node| {
-        if let LogicalPlan::TableScan(scan) = node {
-            let name = scan.table_name.table();
-            let is_base = scan.table_name.schema() == Some("base");
-            tables.insert(if is_base { format!("base.{name}") } else { name.to_owned() });
-        }
-        Ok(TreeNodeRecursion::Continue)
-    });
-    looked.ok()?;
-    let files = tables.iter().filter_map(|table| session.files.get(table)).flatten();
-    files.into_iter().find_map(|file| Some(damaged_in(file, Some(&damaged_column(file)?), &why)))
 }
 
 /// Runs a named query.

@@ -82,7 +82,7 @@ pub(super) fn register(session: &Session, replays: Option<Replays>) -> Result<()
 }
 
 /// An error of ours on its way through the SQL engine, which gives it back as it is.
-fn through(error: Error) -> DataFusionError {
+pub(super) fn through(error: Error) -> DataFusionError {
     DataFusionError::External(Box::new(error))
 }
 

@@ -116,26 +116,12 @@ pub fn named() -> Result<Vec<Named>> {
     embedded::QUERIES.iter().map(|(name, sql)| parse(name, sql)).collect()
 }
 
-/// All views, each after those that it reads, else sorted by name; their headers are those of queries.
+/// All views, sorted by name; their headers are those of queries.
 ///
 /// # Errors
 /// A header that cannot be read.
 pub fn views() -> Result<Vec<Named>> {
-    let mut left: Vec<Named> = embedded::VIEWS.iter().map(|(name, sql)| parse(name, sql)).collect::<Result<_>>()?;
-    let mut ordered = Vec::with_capacity(left.len());
-    while !left.is_empty() {
-        let reads = |view: &Named, other: &Named| view.name != other.name && is_word_of(view.sql, other.name);
-        // Of views that read each other none can be made, and making the first says so.
-        let ready = left.iter().position(|view| !left.iter().any(|other| reads(view, other))).unwrap_or(0);
-        ordered.push(left.remove(ready));
-    }
-    Ok(ordered)
-}
-
-/// Whether a name stands in a statement, comments at its top left out.
-fn is_word_of(sql: &str, name: &str) -> bool {
-    let body = sql.lines().skip_while(|line| line.starts_with("--"));
-    body.flat_map(|line| line.split(|char: char| !(char.is_alphanumeric() || char == '_'))).any(|word| word == name)
+    embedded::VIEWS.iter().map(|(name, sql)| parse(name, sql)).collect()
 }
 
 /// The query of this name.

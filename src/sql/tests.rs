@@ -323,11 +323,11 @@ fn a_session_sees_the_latest_run_or_the_one_it_is_asked_for() {
 #[test]
 fn extra_columns_of_a_file_are_kept() {
     let known = schema::table("metric_defs").unwrap().arrow();
-    let extra = Arc::new(Schema::new(vec![
+    let extra = Arc::new(arrow::datatypes::Schema::new(vec![
         arrow::datatypes::Field::new("metric", arrow::datatypes::DataType::Utf8, false),
         arrow::datatypes::Field::new("colour", arrow::datatypes::DataType::Utf8, false),
     ]));
-    let merged = merge(&known, &[extra]);
+    let merged = catalog::merge(&known, &[extra]);
     assert_eq!(merged.fields().len(), known.fields().len() + 1);
     assert!(merged.field(known.fields().len()).is_nullable());
 }

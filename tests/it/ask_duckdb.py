@@ -35,12 +35,16 @@ def main():
         else:
             columns = ", ".join(f'"{name}" {kind}' for name, kind in table["columns"])
             connection.execute(f"CREATE TABLE {table['name']} ({columns})")
-    failed = {}
-    for view in asked["views"]:
-        try:
-            connection.execute(f"CREATE VIEW {view['name']} AS\n{view['sql']}")
-        except duckdb.Error as error:
-            failed[view["name"]] = str(error)
+    # A view is made once those that it reads are there.
+    left, failed = asked["views"], {}
+    while left and len(left) != len(failed):
+        failed = {}
+        for view in left:
+            try:
+                connection.execute(f"CREATE VIEW {view['name']} AS\n{view['sql']}")
+            except duckdb.Error as error:
+                failed[view["name"]] = str(error)
+        left = [view for view in left if view["name"] in failed]
     for query in asked["queries"]:
         try:
             cursor = connection.execute(query["sql"], query["params"] or None)
