@@ -36,9 +36,9 @@ def main():
             columns = ", ".join(f'"{name}" {kind}' for name, kind in table["columns"])
             connection.execute(f"CREATE TABLE {table['name']} ({columns})")
     # A view is made once those that it reads are there.
-    left, failed = asked["views"], {}
-    while left and len(left) != len(failed):
-        failed = {}
+    left, failed, before = asked["views"], {}, None
+    while left and len(left) != before:
+        before, failed = len(left), {}
         for view in left:
             try:
                 connection.execute(f"CREATE VIEW {view['name']} AS\n{view['sql']}")
