@@ -10,29 +10,24 @@
 -- column p99_busy_ratio: The same in the bucket of time that 99% of the buckets do not exceed.
 -- column max_busy_ratio: The same in the busiest bucket.
 WITH used AS (
+  -- What the tables say of a column is taken off it, which a union of two tables may not differ in.
   SELECT
-    scenario_id, 'memory' AS kind, tier AS carrier, duration_ns, busy_ratio, bucket,
+    scenario_id, 'memory' AS kind, tier || '' AS carrier, duration_ns, busy_ratio, bucket,
     read_bytes + written_bytes AS bytes
   FROM tier_usage
   UNION ALL
   SELECT
-    scenario_id, 'link' AS kind, link AS carrier, max(duration_ns) AS duration_ns, sum(busy_ratio) AS busy_ratio, bucket,
+    scenario_id, 'link' AS kind, link || '' AS carrier, max(duration_ns) AS duration_ns, sum(busy_ratio) AS busy_ratio, bucket,
     sum(bytes) AS bytes
   FROM link_usage GROUP BY scenario_id, link, bucket
-),
-ranked AS (
-  SELECT
-    *, row_number() OVER (PARTITION BY scenario_id, kind, carrier ORDER BY busy_ratio, bucket) AS rank,
-    count(*) OVER (PARTITION BY scenario_id, kind, carrier) AS buckets
-  FROM used
 ),
 summed AS (
   SELECT
     scenario_id, kind, carrier, sum(bytes) AS bytes, sum(duration_ns) AS duration_ns,
     sum(busy_ratio * duration_ns) / nullif(CAST(sum(duration_ns) AS DOUBLE), 0) AS mean_busy_ratio,
-    min(busy_ratio) FILTER (WHERE rank >= 0.99 * buckets) AS p99_busy_ratio,
+    quantile_disc(busy_ratio, 0.99) AS p99_busy_ratio,
     max(busy_ratio) AS max_busy_ratio
-  FROM ranked GROUP BY scenario_id, kind, carrier
+  FROM used GROUP BY scenario_id, kind, carrier
 ),
 -- Tiers and links are described per accelerator or chip; the link to the pool is counted both ways, as in `link_usage`.
 carriers AS (

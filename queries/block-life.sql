@@ -29,17 +29,11 @@ lives AS (
   SELECT source_id, block_hash, next_ns - time_ns AS life_ns
   FROM followed WHERE event = 'stored' AND next_event = 'removed'
 ),
-ranked AS (
-  SELECT
-    *, row_number() OVER (PARTITION BY source_id ORDER BY life_ns, block_hash) AS rank,
-    count(*) OVER (PARTITION BY source_id) AS lives
-  FROM lives
-),
 lengths AS (
   SELECT
-    source_id, count(*) AS lives, min(life_ns) FILTER (WHERE rank >= 0.5 * lives) AS p50_ns,
-    min(life_ns) FILTER (WHERE rank >= 0.9 * lives) AS p90_ns, max(life_ns) AS max_ns
-  FROM ranked GROUP BY source_id
+    source_id, count(*) AS lives, quantile_disc(life_ns, 0.5) AS p50_ns,
+    quantile_disc(life_ns, 0.9) AS p90_ns, max(life_ns) AS max_ns
+  FROM lives GROUP BY source_id
 ),
 counted AS (
   SELECT

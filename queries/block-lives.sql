@@ -13,25 +13,18 @@
 -- column p50_idle_s: Time from the last use until left that half of these do not exceed, s.
 -- column p99_idle_s: The same for 99 of 100, s.
 -- column filled_ratio: Tokens in blocks when they are put in over what they can hold.
-WITH ranked AS (
-  SELECT
-    *, row_number() OVER (PARTITION BY workload, policy ORDER BY left_ns IS NULL, life_ns, block, born_ns) AS life_rank,
-    row_number() OVER (PARTITION BY workload, policy ORDER BY left_ns IS NULL, idle_ns, block, born_ns) AS idle_rank,
-    count(left_ns) OVER (PARTITION BY workload, policy) AS ended
-  FROM blocks
-)
 SELECT
   workload, policy, max(capacity_blocks) AS capacity_blocks, count(*) AS lives,
   count(*) FILTER (WHERE reads = 0) AS never_read,
   CAST(count(*) FILTER (WHERE reads = 0) AS DOUBLE) / count(*) AS never_read_ratio,
   count(*) FILTER (WHERE is_one_hit) AS one_hit_lives,
   CAST(sum(CAST(reads AS BIGINT)) AS DOUBLE) / count(*) AS reads_per_life,
-  max(ended) AS left,
-  min(life_ns) FILTER (WHERE left_ns IS NOT NULL AND life_rank >= 0.5 * ended) / 1e9 AS p50_life_s,
-  min(life_ns) FILTER (WHERE left_ns IS NOT NULL AND life_rank >= 0.99 * ended) / 1e9 AS p99_life_s,
-  min(idle_ns) FILTER (WHERE left_ns IS NOT NULL AND idle_rank >= 0.5 * ended) / 1e9 AS p50_idle_s,
-  min(idle_ns) FILTER (WHERE left_ns IS NOT NULL AND idle_rank >= 0.99 * ended) / 1e9 AS p99_idle_s,
+  count(left_ns) AS left,
+  quantile_disc(life_ns, 0.5) FILTER (WHERE left_ns IS NOT NULL) / 1e9 AS p50_life_s,
+  quantile_disc(life_ns, 0.99) FILTER (WHERE left_ns IS NOT NULL) / 1e9 AS p99_life_s,
+  quantile_disc(idle_ns, 0.5) FILTER (WHERE left_ns IS NOT NULL) / 1e9 AS p50_idle_s,
+  quantile_disc(idle_ns, 0.99) FILTER (WHERE left_ns IS NOT NULL) / 1e9 AS p99_idle_s,
   CAST(sum(CAST(filled_tokens AS BIGINT)) AS DOUBLE) / nullif(sum(CAST(block_tokens AS BIGINT)), 0) AS filled_ratio
-FROM ranked
+FROM blocks
 GROUP BY workload, policy
 ORDER BY workload, policy

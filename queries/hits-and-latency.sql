@@ -12,7 +12,7 @@
 -- column p50_prefill_ms: Median time from admission to the first token, ms.
 WITH placed AS (
   SELECT
-    scenario_id, request_id, ttft_ns, queue_ns, ttft_ns - queue_ns AS prefill_ns,
+    scenario_id, ttft_ns, queue_ns, ttft_ns - queue_ns AS prefill_ns,
     CAST(prompt_tokens AS BIGINT) AS prompt_tokens, CAST(hit_tokens AS BIGINT) AS hit_tokens,
     CASE
       WHEN hit_tokens = 0 THEN 0
@@ -22,14 +22,6 @@ WITH placed AS (
       ELSE 4
     END AS position
   FROM request_costs WHERE ttft_ns IS NOT NULL AND queue_ns IS NOT NULL AND NOT is_added
-),
-ranked AS (
-  SELECT
-    *, count(*) OVER (PARTITION BY scenario_id, position) AS requests,
-    row_number() OVER (PARTITION BY scenario_id, position ORDER BY ttft_ns, request_id) AS ttft_rank,
-    row_number() OVER (PARTITION BY scenario_id, position ORDER BY queue_ns, request_id) AS queue_rank,
-    row_number() OVER (PARTITION BY scenario_id, position ORDER BY prefill_ns, request_id) AS prefill_rank
-  FROM placed
 )
 SELECT
   r.scenario_id, s.name AS scenario,
@@ -38,10 +30,10 @@ SELECT
   END AS hits,
   r.position, count(*) AS requests, CAST(sum(r.prompt_tokens) AS BIGINT) AS prompt_tokens,
   CAST(sum(r.hit_tokens) AS BIGINT) AS hit_tokens,
-  min(r.ttft_ns) FILTER (WHERE r.ttft_rank >= 0.5 * r.requests) / 1e6 AS p50_ttft_ms,
-  min(r.ttft_ns) FILTER (WHERE r.ttft_rank >= 0.99 * r.requests) / 1e6 AS p99_ttft_ms,
-  min(r.queue_ns) FILTER (WHERE r.queue_rank >= 0.5 * r.requests) / 1e6 AS p50_queue_ms,
-  min(r.prefill_ns) FILTER (WHERE r.prefill_rank >= 0.5 * r.requests) / 1e6 AS p50_prefill_ms
-FROM ranked r JOIN scenarios s ON s.scenario_id = r.scenario_id
+  quantile_disc(r.ttft_ns, 0.5) / 1e6 AS p50_ttft_ms,
+  quantile_disc(r.ttft_ns, 0.99) / 1e6 AS p99_ttft_ms,
+  quantile_disc(r.queue_ns, 0.5) / 1e6 AS p50_queue_ms,
+  quantile_disc(r.prefill_ns, 0.5) / 1e6 AS p50_prefill_ms
+FROM placed r JOIN scenarios s ON s.scenario_id = r.scenario_id
 GROUP BY r.scenario_id, s.name, r.position
 ORDER BY scenario_id, position

@@ -17,19 +17,15 @@ WITH pairs AS (
   SELECT c.scenario_id, c.request_id, 'e2e', r.measured_e2e_ns, c.e2e_ns
   FROM request_costs c JOIN requests r ON r.request_id = c.request_id
 ),
-ranked AS (
-  SELECT
-    *, CAST(modelled_ns AS DOUBLE) / measured_ns - 1 AS error_ratio,
-    count(*) OVER (PARTITION BY scenario_id, figure) AS requests,
-    row_number() OVER (PARTITION BY scenario_id, figure ORDER BY measured_ns, request_id) AS measured_rank,
-    row_number() OVER (PARTITION BY scenario_id, figure ORDER BY modelled_ns, request_id) AS modelled_rank
+errors AS (
+  SELECT *, CAST(modelled_ns AS DOUBLE) / measured_ns - 1 AS error_ratio
   FROM pairs WHERE measured_ns > 0 AND modelled_ns IS NOT NULL
 )
 SELECT
   p.scenario_id, s.name AS scenario, p.figure, count(*) AS requests,
-  min(p.measured_ns) FILTER (WHERE p.measured_rank >= 0.5 * p.requests) / 1e6 AS p50_measured_ms,
-  min(p.modelled_ns) FILTER (WHERE p.modelled_rank >= 0.5 * p.requests) / 1e6 AS p50_modelled_ms,
+  quantile_disc(p.measured_ns, 0.5) / 1e6 AS p50_measured_ms,
+  quantile_disc(p.modelled_ns, 0.5) / 1e6 AS p50_modelled_ms,
   avg(p.error_ratio) AS mean_error_ratio, avg(abs(p.error_ratio)) AS mean_absolute_error_ratio
-FROM ranked p JOIN scenarios s ON s.scenario_id = p.scenario_id
+FROM errors p JOIN scenarios s ON s.scenario_id = p.scenario_id
 GROUP BY p.scenario_id, s.name, p.figure
 ORDER BY scenario_id, figure

@@ -21,22 +21,12 @@
 -- column premise: Whether what the policy rests on holds on the recording; null where nothing was to be measured.
 WITH weighted AS (
   SELECT *, CAST(last_step - first_step + 1 AS BIGINT) AS steps FROM attention_error
-),
-ranked AS (
-  SELECT
-    *,
-    row_number() OVER (
-      PARTITION BY policy, recording, unit_tokens
-      ORDER BY lost_mass_ratio, source_id, request_id, first_step, layer, kv_head
-    ) AS rank,
-    count(*) OVER (PARTITION BY policy, recording, unit_tokens) AS rows
-  FROM weighted
 )
 SELECT
   policy, recording, unit_tokens, min(mass_from) AS mass_from, sum(steps) AS steps,
   sum(kept_ratio * steps) / sum(steps) AS mean_kept_ratio,
   sum(lost_mass_ratio * steps) / sum(steps) AS mean_lost_mass_ratio,
-  min(lost_mass_ratio) FILTER (WHERE rank >= 0.99 * rows) AS p99_lost_mass_ratio,
+  quantile_disc(lost_mass_ratio, 0.99) AS p99_lost_mass_ratio,
   max(max_lost_mass_ratio) AS max_lost_mass_ratio,
   sum(oracle_lost_mass_ratio * steps) / sum(steps) FILTER (WHERE oracle_lost_mass_ratio IS NOT NULL)
     AS oracle_lost_mass_ratio,
@@ -52,6 +42,6 @@ SELECT
     / nullif(sum(recalled_tokens * steps) FILTER (WHERE recall_reuse_ratio IS NOT NULL), 0) AS recall_reuse_ratio,
   sum(recoverable_ratio * lost_mass_ratio * steps) / nullif(sum(lost_mass_ratio * steps), 0) AS recoverable_ratio,
   min(premise) AS premise
-FROM ranked
+FROM weighted
 GROUP BY policy, recording, unit_tokens
 ORDER BY policy, recording, unit_tokens

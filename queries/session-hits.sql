@@ -19,22 +19,16 @@ WITH sessions AS (
 ),
 shared AS (
   SELECT *, CAST(hit_tokens AS DOUBLE) / prompt_tokens AS hit_ratio FROM sessions WHERE prompt_tokens > 0
-),
-ranked AS (
-  SELECT
-    *, row_number() OVER (PARTITION BY scenario_id ORDER BY hit_ratio, source_id, session_id) AS rank,
-    count(*) OVER (PARTITION BY scenario_id) AS sessions
-  FROM shared
 )
 SELECT
   r.scenario_id, s.name AS scenario, count(*) AS sessions,
-  min(r.hit_ratio) FILTER (WHERE r.rank >= 0.1 * r.sessions) AS p10_hit_ratio,
-  min(r.hit_ratio) FILTER (WHERE r.rank >= 0.25 * r.sessions) AS p25_hit_ratio,
-  min(r.hit_ratio) FILTER (WHERE r.rank >= 0.5 * r.sessions) AS p50_hit_ratio,
-  min(r.hit_ratio) FILTER (WHERE r.rank >= 0.75 * r.sessions) AS p75_hit_ratio,
-  min(r.hit_ratio) FILTER (WHERE r.rank >= 0.9 * r.sessions) AS p90_hit_ratio,
+  quantile_disc(r.hit_ratio, 0.1) AS p10_hit_ratio,
+  quantile_disc(r.hit_ratio, 0.25) AS p25_hit_ratio,
+  quantile_disc(r.hit_ratio, 0.5) AS p50_hit_ratio,
+  quantile_disc(r.hit_ratio, 0.75) AS p75_hit_ratio,
+  quantile_disc(r.hit_ratio, 0.9) AS p90_hit_ratio,
   count(*) FILTER (WHERE r.hit_tokens = 0) AS without_hits,
   CAST(sum(r.hit_tokens) AS DOUBLE) / CAST(sum(r.prompt_tokens) AS DOUBLE) AS mean_hit_ratio
-FROM ranked r JOIN scenarios s ON s.scenario_id = r.scenario_id
+FROM shared r JOIN scenarios s ON s.scenario_id = r.scenario_id
 GROUP BY r.scenario_id, s.name
 ORDER BY scenario_id

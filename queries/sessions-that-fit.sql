@@ -15,18 +15,12 @@ requests_kv AS (
   SELECT workload, model, policy, request_id, sum(peak_bytes) AS kv_bytes
   FROM grouped GROUP BY workload, model, policy, request_id
 ),
-ranked AS (
-  SELECT
-    *, row_number() OVER (PARTITION BY workload, model, policy ORDER BY kv_bytes, request_id) AS rank,
-    count(*) OVER (PARTITION BY workload, model, policy) AS requests
-  FROM requests_kv
-),
 footprint AS (
   SELECT
-    workload, model, policy, max(requests) AS requests,
-    min(kv_bytes) FILTER (WHERE rank >= 0.5 * requests) AS p50_request_kv_bytes,
-    min(kv_bytes) FILTER (WHERE rank >= 0.99 * requests) AS p99_request_kv_bytes
-  FROM ranked GROUP BY workload, model, policy
+    workload, model, policy, count(*) AS requests,
+    quantile_disc(CAST(kv_bytes AS BIGINT), 0.5) AS p50_request_kv_bytes,
+    quantile_disc(CAST(kv_bytes AS BIGINT), 0.99) AS p99_request_kv_bytes
+  FROM requests_kv GROUP BY workload, model, policy
 ),
 capacity AS (
   SELECT scenario_id, max(value) AS kv_capacity_bytes FROM metrics

@@ -32,17 +32,11 @@ WITH wide AS (
   WHERE s.status = 'ok'
   GROUP BY s.scenario_id, s.machine, s.model, s.engine, s.weight_dtype, s.tensor_parallel, s.accelerators
 ),
-ranked AS (
-  SELECT
-    scenario_id, mean_itl_ns, row_number() OVER (PARTITION BY scenario_id ORDER BY mean_itl_ns, request_id) AS rank,
-    count(*) OVER (PARTITION BY scenario_id) AS requests
-  FROM request_costs WHERE mean_itl_ns IS NOT NULL AND NOT is_added
-),
 per_request AS (
   SELECT
-    scenario_id, min(mean_itl_ns) FILTER (WHERE rank >= 0.5 * requests) / 1e9 AS median_tpot,
-    min(mean_itl_ns) FILTER (WHERE rank >= 0.99 * requests) / 1e9 AS p99_tpot
-  FROM ranked GROUP BY scenario_id
+    scenario_id, quantile_disc(mean_itl_ns, 0.5) / 1e9 AS median_tpot,
+    quantile_disc(mean_itl_ns, 0.99) / 1e9 AS p99_tpot
+  FROM request_costs WHERE mean_itl_ns IS NOT NULL AND NOT is_added GROUP BY scenario_id
 )
 SELECT
   w.scenario_id, w.machine AS hw, w.model, w.engine AS framework, w.weight_dtype AS precision, w.tensor_parallel AS tp,

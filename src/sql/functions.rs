@@ -3,6 +3,7 @@
 
 mod booth;
 mod cost;
+mod disc;
 mod mass;
 mod quantile;
 mod replay;
@@ -28,7 +29,7 @@ pub struct Function {
 }
 
 /// Every function, by name.
-pub static FUNCTIONS: [Function; 6] = [
+pub static FUNCTIONS: [Function; 7] = [
     Function {
         name: "booth",
         usage: "booth(category, name)",
@@ -38,6 +39,12 @@ pub static FUNCTIONS: [Function; 6] = [
         name: "kv_bytes",
         usage: "kv_bytes(model, policy, tokens)",
         doc: "Bytes of KV that a request holds whose prompt of so many tokens has been prefilled, on all accelerators together.",
+    },
+    Function {
+        name: "quantile_disc",
+        usage: "quantile_disc(value, ratio)",
+        doc: "An aggregate: the smallest of the values that this share of them does not exceed, by nearest rank; what is unknown \
+              does not count.",
     },
     Function {
         name: "replay",
@@ -71,6 +78,7 @@ pub(super) fn register(session: &Session, replays: Option<Replays>) -> Result<()
     context.register_udf(booth::function()?);
     context.register_udf(cost::kv_bytes());
     context.register_udf(cost::step_cost());
+    context.register_udaf(disc::function());
     context.register_udaf(quantile::function());
     let masses =
         session.runtime.block_on(context.sql(mass::SQL)).map_err(|error| Error::run(error.strip_backtrace()))?;
@@ -79,6 +87,20 @@ pub(super) fn register(session: &Session, replays: Option<Replays>) -> Result<()
         context.register_udtf("replay", Arc::new(replays));
     }
     Ok(())
+}
+
+/// What the SQL engine takes from a function.
+type Found<T> = std::result::Result<T, DataFusionError>;
+
+/// The share that an aggregate takes: of 0 to 1, and the same in all rows of a group.
+fn same_ratio(function: &str, known: Option<f64>, ratio: f64) -> Found<f64> {
+    if !(0.0..=1.0).contains(&ratio) {
+        return Err(through(Error::usage(format!("`{function}` expects a ratio from 0 to 1, found {ratio}"))));
+    }
+    if known.is_some_and(|known| known.to_bits() != ratio.to_bits()) {
+        return Err(through(Error::usage(format!("`{function}` expects one ratio for all rows of a group"))));
+    }
+    Ok(ratio)
 }
 
 /// An error of ours on its way through the SQL engine, which gives it back as it is.

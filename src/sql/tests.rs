@@ -126,8 +126,8 @@ fn the_context_query_follows_layers_times_bytes_times_tokens() {
 fn sessions_that_fit_use_the_nearest_rank_of_the_footprints() {
     let (_folder, session) = fixture();
     let fit = one(&run_named(&session, "sessions-that-fit", &[]).unwrap());
-    let p50 = fit.column_by_name("p50_request_kv_bytes").unwrap().as_primitive::<UInt64Type>();
-    let p99 = fit.column_by_name("p99_request_kv_bytes").unwrap().as_primitive::<UInt64Type>();
+    let p50 = fit.column_by_name("p50_request_kv_bytes").unwrap().as_primitive::<Int64Type>();
+    let p99 = fit.column_by_name("p99_request_kv_bytes").unwrap().as_primitive::<Int64Type>();
     // 100 requests of 100, 200, ... 10000 tokens at 327,680 bytes.
     assert_eq!(p50.value(0), 327_680 * 5000);
     assert_eq!(p99.value(0), 327_680 * 9900);

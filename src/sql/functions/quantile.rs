@@ -9,13 +9,11 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::datatypes::{DataType, Field, Float64Type, Int64Type};
-use datafusion::common::{DataFusionError, ScalarValue};
+use datafusion::common::ScalarValue;
 use datafusion::logical_expr::{Accumulator, AggregateUDF, Volatility, create_udaf};
 use engine::error::Error;
 
-use super::through;
-
-type Found<T> = Result<T, DataFusionError>;
+use super::{Found, same_ratio, through};
 
 /// The aggregate.
 pub(super) fn function() -> AggregateUDF {
@@ -74,12 +72,20 @@ fn quantile(stretches: &[Stretch], ratio: f64) -> Option<i64> {
     let ends =
         || stretches.iter().filter(|stretch| stretch.weight > 0).flat_map(|stretch| [stretch.first, stretch.last]);
     let (mut low, mut high) = (ends().min()?, ends().max()?);
+    // Each halving leaves fewer stretches that it can split: the others lie on one side as a whole.
+    let (mut open, mut below) = (stretches.to_vec(), 0_i128);
     while low < high {
         let middle = (i128::from(low) + i128::from(high)).div_euclid(2) as i64;
-        if stretches.iter().map(|stretch| stretch.at_most(middle)).sum::<i128>() >= rank {
+        if below + open.iter().map(|stretch| stretch.at_most(middle)).sum::<i128>() >= rank {
             high = middle;
+            open.retain(|stretch| stretch.first.min(stretch.last) < high);
         } else {
             low = middle + 1;
+            open.retain(|stretch| {
+                let is_open = stretch.first.max(stretch.last) > low;
+                below += if is_open { 0 } else { i128::from(stretch.steps) * i128::from(stretch.weight) };
+                is_open
+            });
         }
     }
     Some(high)
@@ -95,15 +101,7 @@ struct Quantile {
 impl Quantile {
     /// Takes the share; it must be the same in all rows.
     fn take(&mut self, ratio: f64) -> Found<()> {
-        if !(0.0..=1.0).contains(&ratio) {
-            return Err(through(Error::usage(format!(
-                "`stretch_quantile` expects a ratio from 0 to 1, found {ratio}"
-            ))));
-        }
-        if self.ratio.is_some_and(|known| known.to_bits() != ratio.to_bits()) {
-            return Err(through(Error::usage("`stretch_quantile` expects one ratio for all rows of a group")));
-        }
-        self.ratio = Some(ratio);
+        self.ratio = Some(same_ratio("stretch_quantile", self.ratio, ratio)?);
         Ok(())
     }
 }

@@ -1,6 +1,6 @@
 use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::compute::concat_batches;
-use arrow::datatypes::{Int64Type, UInt64Type};
+use arrow::datatypes::{Float64Type, Int64Type, UInt64Type};
 
 use super::*;
 use crate::sql::{fixture, function_names, query};
@@ -81,4 +81,28 @@ fn quantiles_over_stretches_count_every_token() {
     assert!(none.column(0).is_null(0));
     let error = ask("SELECT stretch_quantile(1, 1, 1, 1, 1.5)").unwrap_err();
     assert!(error.to_string().contains("expects a ratio from 0 to 1, found 1.5"), "{error}");
+}
+
+#[test]
+fn quantiles_of_values_are_by_nearest_rank() {
+    // Of four values the first two are half; of ten, 99% needs the tenth.
+    let sql = "
+        SELECT quantile_disc(v, 0.5), quantile_disc(v, 0.51), quantile_disc(v, 0), quantile_disc(v, 1),
+          quantile_disc(CAST(v AS DOUBLE) / 2, 0.75), quantile_disc(v, 0.5) FILTER (WHERE v > 2),
+          quantile_disc(v, 0.5) FILTER (WHERE v > 9)
+        FROM (VALUES (4), (1), (NULL), (3), (2)) AS t (v)";
+    let found = ask(sql).unwrap();
+    let whole = |at: usize| found.column(at).as_primitive::<Int64Type>().value(0);
+    assert_eq!([0, 1, 2, 3, 5].map(whole), [2, 3, 1, 4, 3]);
+    assert!((found.column(4).as_primitive::<Float64Type>().value(0) - 1.5).abs() < 1e-12);
+    assert!(found.column(6).is_null(0));
+    let grouped = ask("SELECT v % 2 AS odd, quantile_disc(v, 0.99) AS q FROM (SELECT unnest(range(1, 11)) AS v) GROUP BY odd ORDER BY odd").unwrap();
+    assert_eq!(grouped.column(1).as_primitive::<Int64Type>().values().to_vec(), [10, 9]);
+    for (sql, said) in [
+        ("SELECT quantile_disc(1, 1.5)", "`quantile_disc` expects a ratio from 0 to 1, found 1.5"),
+        ("SELECT quantile_disc('a', 0.5)", "`quantile_disc` expects numbers, found"),
+    ] {
+        let error = ask(sql).unwrap_err();
+        assert!(error.to_string().contains(said), "{error}");
+    }
 }
