@@ -42,5 +42,5 @@ SELECT
   w.usd_per_mtok_total, w.usd_per_mtok_input, w.usd_per_mtok_output,
   w.usd_per_mtok_output_saturated, w.usd_total, w.usd_prompts, w.usd_outputs, w.usd_idle, w.usd_per_mtok_cached,
   p.certainty AS price_certainty, p.source AS price_source
-FROM wide w LEFT JOIN prices p ON p.prices = w.prices AND p.machine = w.machine
+FROM wide w LEFT JOIN prices p ON p.scenario_id = w.scenario_id AND p.prices = w.prices
 ORDER BY scenario_id

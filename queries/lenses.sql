@@ -17,22 +17,60 @@
 -- column bound_by: The booth that takes the most of its step time.
 -- column is_overloaded: Whether it is offered more than it can serve, so that its latencies describe a backlog.
 -- column certainty: The least certain input of the scenario.
-WITH wide AS (
+WITH figured AS (
   SELECT
-    s.scenario_id, s.name AS scenario, s.is_baseline, s.accelerators, s.certainty, s.machine, s.prices, s.workload,
-    s.model, s.policy, coalesce(s.offered_load_ratio, 0) > 1 AS is_overloaded,
-    max(o.usd_per_mtok_output) AS price,
-    max(m.value) FILTER (WHERE m.metric = 'p99_itl_ms') AS p99_itl_ms,
-    max(m.value) FILTER (WHERE m.metric = 'usd_per_mtok_output_saturated') AS usd_saturated,
-    max(m.value) FILTER (WHERE m.metric = 'usd_per_mtok_output') AS usd,
-    max(m.value) FILTER (WHERE m.metric = 'output_tokens_per_s_per_accelerator') AS speed,
-    max(m.value) FILTER (WHERE m.metric = 'kv_capacity_tokens') AS capacity
+    scenario_id,
+    max(value) FILTER (WHERE metric = 'p99_itl_ms') AS p99_itl_ms,
+    max(value) FILTER (WHERE metric = 'usd_per_mtok_output_saturated') AS usd_saturated,
+    max(value) FILTER (WHERE metric = 'usd_per_mtok_output') AS usd,
+    max(value) FILTER (WHERE metric = 'output_tokens_per_s_per_accelerator') AS speed,
+    max(value) FILTER (WHERE metric = 'kv_capacity_tokens') AS capacity
+  FROM metrics GROUP BY scenario_id
+),
+sold AS (
+  SELECT scenario_id, max(usd_per_mtok_output) AS price, max(promise) AS promise FROM promises WHERE is_sold GROUP BY scenario_id
+),
+wide AS (
+  SELECT
+    s.scenario_id, s.name AS scenario, s.is_baseline, s.certainty, s.workload, s.model, s.policy,
+    coalesce(s.offered_load_ratio, 0) > 1 AS is_overloaded, o.price, o.promise, m.p99_itl_ms, m.usd_saturated, m.usd,
+    m.speed, m.capacity / s.accelerators AS capacity,
+    p.usd_per_accelerator_hour * s.accelerators * 1e6 / nullif(m.capacity, 0) AS usd_held,
+    max(CASE WHEN s.is_baseline THEN s.workload END) OVER () AS base_workload
   FROM scenarios s
-  LEFT JOIN metrics m ON m.scenario_id = s.scenario_id
-  LEFT JOIN promises o ON o.scenario_id = s.scenario_id AND o.is_sold
+  LEFT JOIN figured m ON m.scenario_id = s.scenario_id
+  LEFT JOIN sold o ON o.scenario_id = s.scenario_id
+  LEFT JOIN prices p ON p.scenario_id = s.scenario_id AND p.prices = s.prices
   WHERE s.status = 'ok'
-  GROUP BY s.scenario_id, s.name, s.is_baseline, s.accelerators, s.certainty, s.machine, s.prices, s.workload,
-    s.model, s.policy, s.offered_load_ratio
+),
+-- What is asked of another workload says nothing about this one. Costs at full load are not held against costs at the load of
+-- the trace.
+same AS (
+  SELECT *, count(*) FILTER (WHERE usd IS NOT NULL AND usd_saturated IS NULL) OVER () = 0 AS is_full_known
+  FROM wide WHERE base_workload IS NULL OR workload = base_workload
+),
+lens (lens, lens_position) AS (VALUES ('price', 1), ('utilisation', 2), ('memory', 3)),
+-- Each scenario once for each lens: what it is read more than once for would be computed as often.
+figures AS (
+  SELECT
+    l.lens, l.lens_position, w.*,
+    CASE l.lens
+      WHEN 'price' THEN 'price_usd_per_mtok_output'
+      WHEN 'memory' THEN 'usd_per_mtok_held_hour'
+      ELSE CASE WHEN w.is_full_known THEN 'usd_per_mtok_output_saturated' ELSE 'usd_per_mtok_output' END
+    END AS figure,
+    CASE l.lens
+      WHEN 'price' THEN w.price
+      WHEN 'memory' THEN w.usd_held
+      ELSE CASE WHEN w.is_full_known THEN w.usd_saturated ELSE w.usd END
+    END AS value,
+    CASE l.lens
+      WHEN 'price' THEN 'p99_itl_ms'
+      WHEN 'memory' THEN 'kv_tokens_per_accelerator'
+      ELSE 'output_tokens_per_s_per_accelerator'
+    END AS second_figure,
+    CASE l.lens WHEN 'price' THEN w.p99_itl_ms WHEN 'memory' THEN w.capacity ELSE w.speed END AS second_value
+  FROM same w CROSS JOIN lens l
 ),
 decoded AS (
   SELECT
@@ -42,54 +80,24 @@ decoded AS (
   FROM demand WHERE phase = 'decode'
   GROUP BY workload, model, policy
 ),
--- What is asked of another workload says nothing about this one.
-same AS (
-  SELECT * FROM wide
-  WHERE workload = (SELECT max(workload) FROM wide WHERE is_baseline) OR NOT EXISTS (SELECT 1 FROM wide WHERE is_baseline)
-),
--- Costs at full load are not held against costs at the load of the trace.
-at_full_load AS (SELECT count(*) = 0 AS is_known FROM same WHERE usd IS NOT NULL AND usd_saturated IS NULL),
-figures AS (
-  SELECT
-    'price' AS lens, 1 AS lens_position, scenario_id, scenario, is_baseline, is_overloaded, certainty,
-    'price_usd_per_mtok_output' AS figure, price AS value, -price AS key, 'p99_itl_ms' AS second_figure,
-    p99_itl_ms AS second_value, p99_itl_ms AS second_key
-  FROM same
-  UNION ALL
-  SELECT
-    'utilisation', 2, scenario_id, scenario, is_baseline, is_overloaded, certainty,
-    CASE WHEN is_known THEN 'usd_per_mtok_output_saturated' ELSE 'usd_per_mtok_output' END,
-    CASE WHEN is_known THEN usd_saturated ELSE usd END, CASE WHEN is_known THEN usd_saturated ELSE usd END,
-    'output_tokens_per_s_per_accelerator', speed, -speed
-  FROM same CROSS JOIN at_full_load
-  UNION ALL
-  SELECT
-    'memory', 3, w.scenario_id, w.scenario, w.is_baseline, w.is_overloaded, w.certainty, 'usd_per_mtok_held_hour',
-    p.usd_per_accelerator_hour * w.accelerators * 1e6 / nullif(w.capacity, 0),
-    p.usd_per_accelerator_hour * w.accelerators * 1e6 / nullif(w.capacity, 0), 'kv_tokens_per_accelerator',
-    w.capacity / w.accelerators, -w.capacity / w.accelerators
-  FROM same w LEFT JOIN prices p ON p.prices = w.prices AND p.machine = w.machine
-),
-base AS (SELECT lens, max(value) AS base_value FROM figures WHERE is_baseline GROUP BY lens),
+spent AS (SELECT scenario_id, bound_by, sum(total_ns) AS ns FROM step_costs GROUP BY scenario_id, bound_by),
 booths AS (
-  SELECT
-    scenario_id, bound_by,
-    row_number() OVER (PARTITION BY scenario_id ORDER BY sum(total_ns) DESC, bound_by) AS place
-  FROM step_costs GROUP BY scenario_id, bound_by
+  SELECT scenario_id, bound_by, row_number() OVER (PARTITION BY scenario_id ORDER BY ns DESC, bound_by) AS place FROM spent
 )
 SELECT
   f.lens, f.lens_position,
   row_number() OVER (
-    PARTITION BY f.lens ORDER BY f.is_overloaded AND f.lens = 'price', f.key NULLS LAST, f.second_key NULLS LAST,
+    PARTITION BY f.lens ORDER BY f.is_overloaded AND f.lens = 'price',
+      CASE WHEN f.lens = 'price' THEN -f.value ELSE f.value END NULLS LAST,
+      CASE WHEN f.lens = 'price' THEN f.second_value ELSE -f.second_value END NULLS LAST,
       CASE WHEN f.lens = 'memory' THEN d.read_bytes END NULLS LAST, f.scenario_id
   ) AS rank,
-  f.scenario_id, f.scenario, f.is_baseline, f.figure, f.value, f.value / nullif(b.base_value, 0) - 1 AS change_ratio,
-  f.second_figure, f.second_value, d.stored_bytes, d.read_bytes, coalesce(l.unknown_loss, 'nothing') AS unknown_loss, p.promise, o.bound_by, f.is_overloaded, f.certainty
+  f.scenario_id, f.scenario, f.is_baseline, f.figure, f.value,
+  f.value / nullif(max(CASE WHEN f.is_baseline THEN f.value END) OVER (PARTITION BY f.lens), 0) - 1 AS change_ratio,
+  f.second_figure, f.second_value, d.stored_bytes, d.read_bytes, coalesce(l.unknown_loss, 'nothing') AS unknown_loss,
+  f.promise, o.bound_by, f.is_overloaded, f.certainty
 FROM figures f
-JOIN same w ON w.scenario_id = f.scenario_id
-LEFT JOIN decoded d ON d.workload = w.workload AND d.model = w.model AND d.policy = w.policy
+LEFT JOIN decoded d ON d.workload = f.workload AND d.model = f.model AND d.policy = f.policy
 LEFT JOIN scenario_losses l ON l.scenario_id = f.scenario_id
-LEFT JOIN base b ON b.lens = f.lens
-LEFT JOIN promises p ON p.scenario_id = f.scenario_id AND p.is_sold
 LEFT JOIN booths o ON o.scenario_id = f.scenario_id AND o.place = 1
 ORDER BY lens_position, rank

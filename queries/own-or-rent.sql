@@ -34,5 +34,5 @@ SELECT
   p.usd_per_accelerator_hour * u.accelerators * u.duration_s / 3600 * 1e6 / nullif(u.output_tokens, 0)
     * u.usd_per_mtok_output_saturated / nullif(u.usd_per_mtok_output, 0) AS usd_per_mtok_output_saturated,
   p.capex_usd, p.life_years, p.pue, p.usd_per_kwh, p.w_per_accelerator, p.certainty, p.source
-FROM used u JOIN prices p ON p.machine = u.machine
+FROM used u JOIN prices p ON p.scenario_id = u.scenario_id
 ORDER BY scenario_id, prices

@@ -18,35 +18,35 @@
 -- column error: Why it could not be replayed.
 WITH money AS (
   SELECT
-    s.scenario_id, s.name AS scenario, s.machine, s.prices, s.instances,
-    max(m.value) FILTER (WHERE m.metric = 'usd_total') AS usd_total,
-    max(m.value) FILTER (WHERE m.metric = 'duration_s') AS duration_s
-  FROM scenarios s LEFT JOIN metrics m ON m.scenario_id = s.scenario_id
-  GROUP BY s.scenario_id, s.name, s.machine, s.prices, s.instances
+    scenario_id, max(value) FILTER (WHERE metric = 'usd_total') AS usd_total,
+    max(value) FILTER (WHERE metric = 'duration_s') AS duration_s
+  FROM metrics GROUP BY scenario_id
 ),
 base AS (
   SELECT
-    p.scenario_id, p.p99_itl_ns, p.p99_ttft_ns, p.asked_ns_per_output_token IS NOT NULL AS is_full,
+    p.scenario_id, s.name AS scenario, s.prices, p.p99_itl_ns AS base_itl_ns, p.p99_ttft_ns AS base_ttft_ns,
+    p.asked_ns_per_output_token IS NOT NULL AS is_full,
     coalesce(p.asked_ns_per_output_token, p.ns_per_output_token) AS ns,
     coalesce(p.asked_ns_per_output_token, p.ns_per_output_token)
-      * m.usd_total / nullif(m.duration_s * m.instances, 0) / 1e9 AS usd_per_token
-  FROM spec p JOIN money m ON m.scenario_id = p.scenario_id
+      * m.usd_total / nullif(m.duration_s * s.instances, 0) / 1e9 AS usd_per_token
+  FROM spec p JOIN scenarios s ON s.scenario_id = p.scenario_id LEFT JOIN money m ON m.scenario_id = p.scenario_id
   WHERE p.factor = 1 AND p.resource_position = 0
 ),
 books AS (
   SELECT
-    m.scenario_id, b.prices, b.certainty, b.usd_per_accelerator_hour / own.usd_per_accelerator_hour AS factor,
-    row_number() OVER (PARTITION BY m.scenario_id ORDER BY b.usd_per_accelerator_hour, b.prices) AS cheapest,
-    row_number() OVER (PARTITION BY m.scenario_id ORDER BY b.usd_per_accelerator_hour DESC, b.prices) AS dearest
-  FROM money m
-  JOIN prices own ON own.machine = m.machine AND own.prices = m.prices
-  JOIN prices b ON b.machine = m.machine AND b.prices <> m.prices
-  WHERE b.usd_per_accelerator_hour > 0 AND own.usd_per_accelerator_hour > 0
+    b.*, k.prices AS book, k.certainty, k.usd_per_accelerator_hour / own.usd_per_accelerator_hour AS factor,
+    row_number() OVER (PARTITION BY b.scenario_id ORDER BY k.usd_per_accelerator_hour, k.prices) AS cheapest,
+    row_number() OVER (PARTITION BY b.scenario_id ORDER BY k.usd_per_accelerator_hour DESC, k.prices) AS dearest
+  FROM base b
+  JOIN prices own ON own.scenario_id = b.scenario_id AND own.prices = b.prices
+  JOIN prices k ON k.scenario_id = b.scenario_id AND k.prices <> b.prices
+  WHERE k.usd_per_accelerator_hour > 0 AND own.usd_per_accelerator_hour > 0
 ),
 settings AS (
   -- The sums take what the tables say of the column off it, which a union of two tables may not differ in.
   SELECT
-    p.scenario_id + 0 AS scenario_id, p.resource_position AS position,
+    p.scenario_id + 0 AS scenario_id, b.scenario || '' AS scenario, b.base_itl_ns + 0 AS base_itl_ns,
+    b.base_ttft_ns + 0 AS base_ttft_ns, b.is_full, p.resource_position AS position,
     CASE WHEN p.resource = 'host' THEN 'host_speed' ELSE p.resource END AS input,
     CASE WHEN p.factor < 1 THEN 'half' ELSE 'twice' END AS setting, p.factor,
     b.usd_per_token * CASE WHEN b.is_full THEN p.asked_ns_per_output_token ELSE p.ns_per_output_token END
@@ -57,30 +57,20 @@ settings AS (
   WHERE p.factor IN (0.5, 2.0)
   UNION ALL
   SELECT
-    k.scenario_id + 0, 99, 'price', k.prices, k.factor, b.usd_per_token * k.factor, 1 / k.factor - 1, b.p99_itl_ns,
-    b.p99_ttft_ns, k.certainty, NULL
-  FROM books k JOIN base b ON b.scenario_id = k.scenario_id
-  WHERE k.cheapest = 1 OR k.dearest = 1
+    scenario_id + 0, scenario || '', base_itl_ns + 0, base_ttft_ns + 0, is_full, 99, 'price', book, factor,
+    usd_per_token * factor, 1 / factor - 1, base_itl_ns - 0, base_ttft_ns - 0, certainty, NULL
+  FROM books
+  WHERE cheapest = 1 OR dearest = 1
 ),
 spans AS (
-  SELECT scenario_id, input, coalesce(max(abs(change_ratio)), 0) AS span_ratio, min(position) AS position
-  FROM settings GROUP BY scenario_id, input
-),
-places AS (
-  SELECT
-    scenario_id, input, span_ratio,
-    row_number() OVER (PARTITION BY scenario_id ORDER BY span_ratio DESC, position) AS place
-  FROM spans
+  SELECT *, coalesce(max(abs(change_ratio)) OVER (PARTITION BY scenario_id, input), 0) AS span_ratio FROM settings
 )
 SELECT
-  m.scenario_id, m.scenario, p.place, t.input, t.setting, t.factor,
-  CASE WHEN b.is_full THEN 'full load' ELSE 'steps' END AS basis, 1 / nullif(t.usd_per_token, 0) AS tokens_per_usd,
-  t.usd_per_token * 1e6 AS usd_per_mtok, t.change_ratio, p.span_ratio, t.p99_itl_ns / 1e6 AS p99_itl_ms,
-  CAST(t.p99_itl_ns AS DOUBLE) / nullif(b.p99_itl_ns, 0) - 1 AS p99_itl_change_ratio,
-  t.p99_ttft_ns / 1e6 AS p99_ttft_ms,
-  CAST(t.p99_ttft_ns AS DOUBLE) / nullif(b.p99_ttft_ns, 0) - 1 AS p99_ttft_change_ratio, t.certainty, t.error
-FROM settings t
-JOIN places p ON p.scenario_id = t.scenario_id AND p.input = t.input
-JOIN money m ON m.scenario_id = t.scenario_id
-JOIN base b ON b.scenario_id = t.scenario_id
+  scenario_id, scenario, dense_rank() OVER (PARTITION BY scenario_id ORDER BY span_ratio DESC, position) AS place, input,
+  setting, factor, CASE WHEN is_full THEN 'full load' ELSE 'steps' END AS basis,
+  1 / nullif(usd_per_token, 0) AS tokens_per_usd, usd_per_token * 1e6 AS usd_per_mtok, change_ratio, span_ratio,
+  p99_itl_ns / 1e6 AS p99_itl_ms,
+  CAST(p99_itl_ns AS DOUBLE) / nullif(base_itl_ns, 0) - 1 AS p99_itl_change_ratio, p99_ttft_ns / 1e6 AS p99_ttft_ms,
+  CAST(p99_ttft_ns AS DOUBLE) / nullif(base_ttft_ns, 0) - 1 AS p99_ttft_change_ratio, certainty, error
+FROM spans
 ORDER BY scenario_id, place, factor, setting

@@ -16,13 +16,12 @@
 -- column hit_tokens: Prompt tokens found in the prefix cache.
 -- column output_tokens: Tokens generated.
 -- column preemptions: Times it was preempted.
-WITH ranked AS (
-  SELECT
-    *, greatest(ttft_ns, coalesce(max_itl_ns, 0)) AS worst_wait_ns,
-    row_number() OVER (
-      PARTITION BY scenario_id ORDER BY greatest(ttft_ns, coalesce(max_itl_ns, 0)) DESC, request_id
-    ) AS rank
+WITH waits AS (
+  SELECT *, greatest(ttft_ns, coalesce(max_itl_ns, 0)) AS worst_wait_ns
   FROM request_costs WHERE ttft_ns IS NOT NULL AND NOT is_added AND ($scenario IS NULL OR scenario_id = $scenario)
+),
+ranked AS (
+  SELECT *, row_number() OVER (PARTITION BY scenario_id ORDER BY worst_wait_ns DESC, request_id) AS rank FROM waits
 )
 SELECT
   r.scenario_id, s.name AS scenario, r.rank, r.request_id, r.worst_wait_ns / 1e6 AS worst_wait_ms,

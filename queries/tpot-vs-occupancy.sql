@@ -15,15 +15,19 @@ WITH decoding AS (
     CAST(waiting_requests AS BIGINT) AS waiting,
     CAST(least(9, floor(10 * CAST(held_bytes AS DOUBLE) / nullif(CAST(capacity_bytes AS DOUBLE), 0))) AS BIGINT) AS tenth
   FROM step_costs WHERE decode_requests > 0
+),
+held AS (
+  SELECT
+    scenario_id, tenth, CAST(sum(steps) AS BIGINT) AS steps, CAST(sum(steps * requests) AS BIGINT) AS tokens,
+    sum(CAST(total_ns AS DOUBLE) * requests) AS felt_ns, stretch_quantile(first_ns, last_ns, steps, requests, 0.5) AS p50_ns,
+    stretch_quantile(first_ns, last_ns, steps, requests, 0.99) AS p99_ns, max(greatest(first_ns, last_ns)) AS max_ns,
+    CAST(sum(waiting * steps) AS DOUBLE) AS waiting
+  FROM decoding GROUP BY scenario_id, tenth
 )
 SELECT
-  d.scenario_id, s.name AS scenario, d.tenth / 10.0 AS held_from_ratio, CAST(sum(d.steps) AS BIGINT) AS steps,
-  CAST(sum(d.steps * d.requests) AS BIGINT) AS tokens,
-  sum(CAST(d.total_ns AS DOUBLE) * d.requests) / nullif(CAST(sum(d.steps * d.requests) AS DOUBLE), 0) / 1e6 AS mean_step_ms,
-  stretch_quantile(d.first_ns, d.last_ns, d.steps, d.requests, 0.5) / 1e6 AS p50_step_ms,
-  stretch_quantile(d.first_ns, d.last_ns, d.steps, d.requests, 0.99) / 1e6 AS p99_step_ms,
-  max(greatest(d.first_ns, d.last_ns)) / 1e6 AS max_step_ms,
-  CAST(sum(d.waiting * d.steps) AS DOUBLE) / nullif(CAST(sum(d.steps) AS DOUBLE), 0) AS mean_waiting_requests
-FROM decoding d JOIN scenarios s ON s.scenario_id = d.scenario_id
-GROUP BY d.scenario_id, s.name, d.tenth
+  h.scenario_id, s.name AS scenario, h.tenth / 10.0 AS held_from_ratio, h.steps, h.tokens,
+  h.felt_ns / nullif(CAST(h.tokens AS DOUBLE), 0) / 1e6 AS mean_step_ms, h.p50_ns / 1e6 AS p50_step_ms,
+  h.p99_ns / 1e6 AS p99_step_ms, h.max_ns / 1e6 AS max_step_ms,
+  h.waiting / nullif(CAST(h.steps AS DOUBLE), 0) AS mean_waiting_requests
+FROM held h JOIN scenarios s ON s.scenario_id = h.scenario_id
 ORDER BY scenario_id, held_from_ratio

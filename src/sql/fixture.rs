@@ -734,19 +734,22 @@ fn write_machines(folder: &Path) {
     let mut machines = Vec::new();
     let mut tiers = Vec::new();
     let mut prices = Vec::new();
-    for (machine, bandwidth, price) in [("h200", 4.8e12, Some(2.5)), ("h200*hbm_bw=2", 9.6e12, None)] {
+    for (scenarios, machine, bandwidth, price) in
+        [(0_u32..3, "h200", 4.8e12, Some(2.5)), (3..4, "h200*hbm_bw=2", 9.6e12, None)]
+    {
         let certainty = if price.is_some() { "published" } else { "assumed" };
         machines.push(row![machine, "hbm_read", bandwidth, "bytes/s", "data sheet, page 2", certainty]);
         machines.push(row![machine, "scale_up_bytes_per_s", 450e9, "bytes/s", "data sheet, page 2", "published"]);
         machines.push(row![machine, "peak_bf16", 989e12, "flops/s", "data sheet, page 2", "published"]);
         tiers.push(row![machine, "hbm", 141_000_000_000u64, bandwidth, "data sheet, page 2", certainty]);
-        for (book, price) in [("neocloud", price), ("own", price.map(|price| price * 0.6))] {
-            let none = None::<f64>;
-            let list = "price list of 2026-04";
-            let title = "Owning at a neocloud";
-            let date = "2026-04-03";
-            prices
-                .push(row![book, title, date, machine, price, Some(1730.0), none, none, none, none, list, certainty,]);
+        for id in scenarios {
+            for (book, price) in [("neocloud", price), ("own", price.map(|price| price * 0.6))] {
+                let none = None::<f64>;
+                let (list, title, date) = ("price list of 2026-04", "Owning at a neocloud", "2026-04-03");
+                let watts = Some(1730.0);
+                prices
+                    .push(row![id, book, title, date, machine, price, watts, none, none, none, none, list, certainty,]);
+            }
         }
     }
     write(folder, "machines", &machines);

@@ -146,3 +146,44 @@ fn the_routes_leave_no_cell_blank() {
     }
     assert!(!ask(&store, "SELECT * FROM promises").is_empty());
 }
+
+/// Scenarios on one decode machine whose prompts are computed on others: each has its own price, and an hour of it times the
+/// hours that it ran is what it cost.
+#[test]
+fn prefill_machines_have_their_share_of_the_price() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, path) = (folder.path().join("store"), folder.path().join("t.jsonl"));
+    let row = |at: u32| {
+        format!(
+            r#"{{"timestamp": {}, "input_length": 2048, "output_length": 64, "hash_ids": [1, 2, 3, {}]}}"#,
+            at * 200,
+            at + 9
+        )
+    };
+    std::fs::write(&path, (0..40).map(|at| row(at) + "\n").collect::<String>()).unwrap();
+    let text = store.to_string_lossy().into_owned();
+    succeed(&["ingest", &path.to_string_lossy(), "--into", &text]);
+    let scenarios = folder.path().join("scenarios.toml");
+    let split = "split = \"1:1\"\nprefill_machine";
+    std::fs::write(
+        &scenarios,
+        format!(
+            "[defaults]\nmodel = \"llama-3.1-8b\"\nmachine = \"h200\"\nprices = \"neocloud\"\n\
+             [[scenario]]\nname = \"together\"\n\
+             [[scenario]]\nname = \"h100\"\n{split} = \"h100\"\n\
+             [[scenario]]\nname = \"b200\"\n{split} = \"b200\"\n"
+        ),
+    )
+    .unwrap();
+    succeed(&["replay", &text, "--scenarios", &scenarios.to_string_lossy()]);
+    let rows = succeed(&["query", &text, "cost", "--format", "ndjson"]);
+    let mut hours = Vec::new();
+    for row in rows.lines().map(|row| serde_json::from_str::<serde_json::Value>(row).unwrap()) {
+        let name = row["scenario"].as_str().unwrap().to_owned();
+        let number = |name: &str| row[name].as_f64().unwrap_or_else(|| panic!("{name} of {row}"));
+        let spent = number("usd_per_hour") * metric(&store, Some(&name), "duration_s") / 3600.0;
+        assert!((spent / number("usd_total") - 1.0).abs() < 1e-9, "{spent}: {row}");
+        hours.push(number("usd_per_hour"));
+    }
+    assert!(hours.len() == 3 && hours[2] > hours[1] && hours[1] > hours[0], "{hours:?}");
+}

@@ -647,7 +647,7 @@ fn tiers(done: &[(u32, &Scenario, &Found)]) -> Result<RecordBatch> {
 
 fn prices(run: &Run<'_>, done: &[(u32, &Scenario, &Found)]) -> Result<RecordBatch> {
     let mut rows: Vec<Vec<Cell>> = Vec::new();
-    let mut put = |scenario: &Scenario, book: &PriceBook| {
+    let mut put = |number: u32, scenario: &Scenario, book: &PriceBook| {
         let price = super::price(scenario, book);
         let (usd, watts) = (&price.usd_per_accelerator_hour, &price.w_per_accelerator);
         let known: Vec<_> = [usd, watts].into_iter().flatten().collect();
@@ -655,6 +655,7 @@ fn prices(run: &Run<'_>, done: &[(u32, &Scenario, &Found)]) -> Result<RecordBatc
         let certainty = known.iter().map(|sourced| sourced.certainty).min().unwrap_or(Certainty::Assumed);
         let owning = price.owning.as_ref();
         rows.push(vec![
+            number.into(),
             book.name.clone().into(),
             book.title.clone().into(),
             book.date.clone().into(),
@@ -669,19 +670,9 @@ fn prices(run: &Run<'_>, done: &[(u32, &Scenario, &Found)]) -> Result<RecordBatc
             certainty.name().into(),
         ]);
     };
-    for (_, scenario, _) in done {
-        put(scenario, &scenario.prices);
+    for (number, scenario, _) in done {
+        put(*number, scenario, &scenario.prices);
+        run.books.iter().filter(|book| book.name != scenario.prices.name).for_each(|book| put(*number, scenario, book));
     }
-    for (_, scenario, _) in done {
-        run.books.iter().for_each(|book| put(scenario, book));
-    }
-    // A book and a machine stand in columns 0 and 3.
-    let mut seen: Vec<String> = Vec::new();
-    rows.retain(|row| {
-        let key = format!("{:?} {:?}", row[0], row[3]);
-        let is_new = !seen.contains(&key);
-        seen.extend(is_new.then_some(key));
-        is_new
-    });
     batch_of_rows(&PRICES, &rows)
 }

@@ -625,15 +625,26 @@ pub static TIERS: Table = Table {
 /// Prices as resolved.
 pub static PRICES: Table = Table {
     name: "prices",
-    doc: "what an accelerator of a machine costs under a price book: that of a scenario, or another one to compare with",
+    doc: "what an accelerator of a scenario costs under a price book: its own, or another one to compare with",
     scope: Scope::Run,
     columns: &[
+        known("scenario_id", U32, "", "Number of the scenario within the run."),
         known("prices", Text, "", "The price book."),
         known("title", Text, "", "What kind of price it holds."),
         known("price_date", Text, "", "Day on which it was read."),
-        known("machine", Text, "", "The machine."),
-        maybe("usd_per_accelerator_hour", F64, "USD/h", "Price of one accelerator for one hour."),
-        maybe("w_per_accelerator", F64, "W", "All-in provisioned power of one accelerator."),
+        known("machine", Text, "", "The machine; where prompts are computed apart, that which decodes."),
+        maybe(
+            "usd_per_accelerator_hour",
+            F64,
+            "USD/h",
+            "Price of one accelerator for one hour, mean over those of the scenario.",
+        ),
+        maybe(
+            "w_per_accelerator",
+            F64,
+            "W",
+            "All-in provisioned power of one accelerator, mean over those of the scenario.",
+        ),
         maybe("capex_usd", F64, "USD", "Capital for one accelerator, where the price follows from owning it."),
         maybe("life_years", F64, "years", "Years over which it is written off."),
         maybe("pue", F64, "", "Power of the facility over that of what stands in it."),
