@@ -17,14 +17,16 @@
 -- column output_tokens: Tokens generated.
 -- column preemptions: Times it was preempted.
 WITH waits AS (
-  SELECT *, greatest(ttft_ns, coalesce(max_itl_ns, 0)) AS worst_wait_ns
+  -- Few columns are ranked; the others are read for those that are shown.
+  SELECT scenario_id, request_id, greatest(ttft_ns, coalesce(max_itl_ns, 0)) AS worst_wait_ns
   FROM request_costs WHERE ttft_ns IS NOT NULL AND NOT is_added AND ($scenario IS NULL OR scenario_id = $scenario)
 ),
 ranked AS (
   SELECT *, row_number() OVER (PARTITION BY scenario_id ORDER BY worst_wait_ns DESC, request_id) AS rank FROM waits
-)
+),
+worst AS (SELECT scenario_id, request_id, worst_wait_ns, rank FROM ranked WHERE rank <= $limit)
 SELECT
-  r.scenario_id, s.name AS scenario, r.rank, r.request_id, r.worst_wait_ns / 1e6 AS worst_wait_ms,
+  r.scenario_id, s.name AS scenario, w.rank, r.request_id, w.worst_wait_ns / 1e6 AS worst_wait_ms,
   CASE
     WHEN r.preemptions > 0 THEN 'preempted'
     WHEN r.max_itl_ns > r.ttft_ns THEN 'gap'
@@ -34,6 +36,7 @@ SELECT
   END AS cause,
   r.stage_wait_ns / 1e6 AS stage_wait_ms, r.queue_ns / 1e6 AS queue_ms, r.ttft_ns / 1e6 AS ttft_ms, r.max_itl_ns / 1e6 AS max_itl_ms, r.e2e_ns / 1e6 AS e2e_ms,
   r.prompt_tokens, r.hit_tokens, r.output_tokens, r.preemptions
-FROM ranked r JOIN scenarios s ON s.scenario_id = r.scenario_id
-WHERE r.rank <= $limit
+FROM worst w
+JOIN request_costs r ON r.scenario_id = w.scenario_id AND r.request_id = w.request_id
+JOIN scenarios s ON s.scenario_id = w.scenario_id
 ORDER BY scenario_id, rank

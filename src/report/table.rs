@@ -58,7 +58,7 @@ fn cells(rows: &Value, columns: &Value) -> Result<String> {
             let _ = match exact {
                 Some(exact) => write!(html, "<td data-v=\"{exact}\">{shown}</td>"),
                 None if *numeric => write!(html, "<td class=\"num\">{shown}</td>"),
-                None => write!(html, "<td dir=\"auto\">{shown}</td>"),
+                None => write!(html, "<td>{shown}</td>"),
             };
         }
         html.push_str("</tr>\n");
@@ -89,7 +89,7 @@ fn td(value: &Value, unit: &str, missing: Option<&str>) -> String {
         None if value.is_none() || value.is_undefined() => {
             format!("<td class=\"num muted\" data-v=\"\">{}</td>", escape(missing.unwrap_or("–")))
         }
-        None => format!("<td dir=\"auto\">{}</td>", escape(&cell(value, ""))),
+        None => format!("<td>{}</td>", escape(&cell(value, ""))),
     }
 }
 

@@ -56,9 +56,11 @@ fn what_cannot_be_drawn_is_left_out() {
     let chart = Lines { title: "t".to_owned(), x: axis("", true), y: axis("", false), series, mark: None };
     let svg = lines(&chart, Size::WIDE);
     assert!(
-        svg.starts_with("<svg viewBox=\"0 0 2080 800\" role=\"img\" aria-label=\"t\"><title>t</title>"),
+        svg.starts_with(
+            "<svg viewBox=\"0 0 2080 800\" font-family=\"sans-serif\" font-size=\"26\" role=\"img\" aria-label=\"t\"><title>t</title>"
+        ),
         "{}",
-        &svg[..90]
+        &svg[..130]
     );
     assert!(svg.contains("a&lt;b") && !svg.contains("NaN") && !svg.contains("inf"));
     // One point is left, drawn as a dot.
@@ -142,4 +144,21 @@ fn lines_on_each_other_are_named_together() {
     let (half, wide) = (lines(&chart, Size::HALF), lines(&chart, Size::WIDE));
     assert!(half.contains("a, c") && !half.contains(">c<"), "{:?}", names(&half));
     assert!(wide.contains("full, window"), "{:?}", names(&wide));
+}
+
+#[test]
+fn what_goes_without_saying_is_said_in_no_element_and_in_every_text() {
+    let of = |name: &str| {
+        let points = vec![(0.0, 2.0), (4.0, 3.0)];
+        let series = vec![Series { name: name.to_owned(), short: "0".to_owned(), style: 0, points }];
+        lines(&Lines { title: "t".to_owned(), x: axis("", true), y: axis("", false), series, mark: None }, Size::WIDE)
+    };
+    let body = of("a").split_once("</title>").unwrap().1.to_owned();
+    assert!(body.contains("<text") && body.contains("text-anchor=\"end\""));
+    for said in ["font-family", "font-size", "opacity=\"1\"", "stroke=\"none\"", "text-anchor=\"start\""] {
+        assert!(!body.contains(said), "{said}");
+    }
+    assert!(
+        slim("<text opacity=\"1\" x=\"2\">opacity=\"1\" > 0</text>").starts_with("<text x=\"2\">opacity=\"1\" > 0")
+    );
 }
