@@ -24,8 +24,7 @@ WITH money AS (
 ),
 base AS (
   SELECT
-    p.scenario_id, s.name AS scenario, s.prices, p.p99_itl_ns AS base_itl_ns, p.p99_ttft_ns AS base_ttft_ns,
-    p.asked_ns_per_output_token IS NOT NULL AS is_full,
+    p.scenario_id, s.name AS scenario, p.p99_itl_ns, p.p99_ttft_ns, p.asked_ns_per_output_token IS NOT NULL AS is_full,
     coalesce(p.asked_ns_per_output_token, p.ns_per_output_token) AS ns,
     coalesce(p.asked_ns_per_output_token, p.ns_per_output_token)
       * m.usd_total / nullif(m.duration_s * s.instances, 0) / 1e9 AS usd_per_token
@@ -34,43 +33,54 @@ base AS (
 ),
 books AS (
   SELECT
-    b.*, k.prices AS book, k.certainty, k.usd_per_accelerator_hour / own.usd_per_accelerator_hour AS factor,
-    row_number() OVER (PARTITION BY b.scenario_id ORDER BY k.usd_per_accelerator_hour, k.prices) AS cheapest,
-    row_number() OVER (PARTITION BY b.scenario_id ORDER BY k.usd_per_accelerator_hour DESC, k.prices) AS dearest
-  FROM base b
-  JOIN prices own ON own.scenario_id = b.scenario_id AND own.prices = b.prices
-  JOIN prices k ON k.scenario_id = b.scenario_id AND k.prices <> b.prices
-  WHERE k.usd_per_accelerator_hour > 0 AND own.usd_per_accelerator_hour > 0
+    p.scenario_id, p.prices, p.certainty, p.usd_per_accelerator_hour AS usd, p.prices = s.prices AS is_own,
+    max(CASE WHEN p.prices = s.prices THEN p.usd_per_accelerator_hour END) OVER (PARTITION BY p.scenario_id) AS own_usd
+  FROM prices p JOIN scenarios s ON s.scenario_id = p.scenario_id
 ),
-settings AS (
-  -- The sums take what the tables say of the column off it, which a union of two tables may not differ in.
+others AS (
   SELECT
-    p.scenario_id + 0 AS scenario_id, b.scenario || '' AS scenario, b.base_itl_ns + 0 AS base_itl_ns,
-    b.base_ttft_ns + 0 AS base_ttft_ns, b.is_full, p.resource_position AS position,
-    CASE WHEN p.resource = 'host' THEN 'host_speed' ELSE p.resource END AS input,
-    CASE WHEN p.factor < 1 THEN 'half' ELSE 'twice' END AS setting, p.factor,
-    b.usd_per_token * CASE WHEN b.is_full THEN p.asked_ns_per_output_token ELSE p.ns_per_output_token END
-      / nullif(b.ns, 0) AS usd_per_token,
-    b.ns / nullif(CASE WHEN b.is_full THEN p.asked_ns_per_output_token ELSE p.ns_per_output_token END, 0) - 1
-      AS change_ratio, p.p99_itl_ns, p.p99_ttft_ns, 'assumed' AS certainty, p.error
-  FROM spec p JOIN base b ON b.scenario_id = p.scenario_id
-  WHERE p.factor IN (0.5, 2.0)
+    *, row_number() OVER (PARTITION BY scenario_id ORDER BY usd, prices) AS cheapest,
+    row_number() OVER (PARTITION BY scenario_id ORDER BY usd DESC, prices) AS dearest
+  FROM books WHERE NOT is_own AND usd > 0 AND own_usd > 0
+),
+-- The sums take what the tables say of the column off it, which a union of two tables may not differ in.
+inputs AS (
+  SELECT
+    scenario_id + 0 AS scenario_id, resource_position AS position,
+    CASE WHEN resource = 'host' THEN 'host_speed' ELSE resource END AS input,
+    CASE WHEN factor < 1 THEN 'half' ELSE 'twice' END AS setting, factor, asked_ns_per_output_token, ns_per_output_token,
+    p99_itl_ns, p99_ttft_ns, 'assumed' AS certainty, error
+  FROM spec WHERE factor IN (0.5, 2.0)
   UNION ALL
+  SELECT scenario_id + 0, 99, 'price', prices, usd / own_usd, NULL, NULL, NULL, NULL, certainty, NULL
+  FROM others WHERE cheapest = 1 OR dearest = 1
+),
+-- What a token takes beside what it took; a price changes no time.
+settings AS (
   SELECT
-    scenario_id + 0, scenario || '', base_itl_ns + 0, base_ttft_ns + 0, is_full, 99, 'price', book, factor,
-    usd_per_token * factor, 1 / factor - 1, base_itl_ns - 0, base_ttft_ns - 0, certainty, NULL
-  FROM books
-  WHERE cheapest = 1 OR dearest = 1
+    i.*, b.scenario, b.is_full, b.ns, b.usd_per_token AS base_usd, b.p99_itl_ns AS base_itl_ns,
+    b.p99_ttft_ns AS base_ttft_ns, i.input = 'price' AS is_price,
+    CASE
+      WHEN i.input = 'price' THEN b.ns * i.factor
+      WHEN b.is_full THEN i.asked_ns_per_output_token
+      ELSE i.ns_per_output_token
+    END AS paid_ns
+  FROM inputs i JOIN base b ON b.scenario_id = i.scenario_id
 ),
 spans AS (
-  SELECT *, coalesce(max(abs(change_ratio)) OVER (PARTITION BY scenario_id, input), 0) AS span_ratio FROM settings
+  SELECT
+    *, coalesce(max(abs(ns / nullif(paid_ns, 0) - 1)) OVER (PARTITION BY scenario_id, input), 0) AS span_ratio,
+    CASE WHEN is_price THEN base_itl_ns ELSE p99_itl_ns END AS itl_ns,
+    CASE WHEN is_price THEN base_ttft_ns ELSE p99_ttft_ns END AS ttft_ns
+  FROM settings
 )
 SELECT
   scenario_id, scenario, dense_rank() OVER (PARTITION BY scenario_id ORDER BY span_ratio DESC, position) AS place, input,
   setting, factor, CASE WHEN is_full THEN 'full load' ELSE 'steps' END AS basis,
-  1 / nullif(usd_per_token, 0) AS tokens_per_usd, usd_per_token * 1e6 AS usd_per_mtok, change_ratio, span_ratio,
-  p99_itl_ns / 1e6 AS p99_itl_ms,
-  CAST(p99_itl_ns AS DOUBLE) / nullif(base_itl_ns, 0) - 1 AS p99_itl_change_ratio, p99_ttft_ns / 1e6 AS p99_ttft_ms,
-  CAST(p99_ttft_ns AS DOUBLE) / nullif(base_ttft_ns, 0) - 1 AS p99_ttft_change_ratio, certainty, error
+  1 / nullif(base_usd * paid_ns / nullif(ns, 0), 0) AS tokens_per_usd,
+  base_usd * paid_ns / nullif(ns, 0) * 1e6 AS usd_per_mtok, ns / nullif(paid_ns, 0) - 1 AS change_ratio, span_ratio,
+  itl_ns / 1e6 AS p99_itl_ms, CAST(itl_ns AS DOUBLE) / nullif(base_itl_ns, 0) - 1 AS p99_itl_change_ratio,
+  ttft_ns / 1e6 AS p99_ttft_ms, CAST(ttft_ns AS DOUBLE) / nullif(base_ttft_ns, 0) - 1 AS p99_ttft_change_ratio,
+  certainty, error
 FROM spans
 ORDER BY scenario_id, place, factor, setting

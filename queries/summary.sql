@@ -38,31 +38,43 @@
 -- column memory_change_ratio: Change of `kv_peak_held_bytes` against the baseline.
 -- column certainty: The least certain input of the scenario.
 -- column error: Why it failed; null if it did not.
-WITH wide AS (
+WITH figures AS (
   SELECT
-    s.scenario_id, s.name AS scenario, s.is_baseline, s.status, s.workload, s.model, s.policy, s.machine,
-    s.offered_load_ratio, s.certainty, s.error, s.context_limit_tokens, s.longest_request_tokens,
-    s.beyond_context_requests,
-    max(m.value) FILTER (WHERE m.metric = 'p50_ttft_ms') AS p50_ttft_ms,
-    max(m.value) FILTER (WHERE m.metric = 'p99_ttft_ms') AS p99_ttft_ms,
-    max(m.value) FILTER (WHERE m.metric = 'p50_itl_ms') AS p50_itl_ms,
-    max(m.value) FILTER (WHERE m.metric = 'p99_itl_ms') AS p99_itl_ms,
-    max(m.value) FILTER (WHERE m.metric = 'output_tokens_per_s') AS output_tokens_per_s,
-    max(m.value) FILTER (WHERE m.metric = 'output_tokens_per_s_per_accelerator') AS output_tokens_per_s_per_accelerator,
-    max(m.value) FILTER (WHERE m.metric = 'usd_per_mtok_output') AS usd_per_mtok_output,
-    max(m.value) FILTER (WHERE m.metric = 'usd_per_mtok_output_saturated') AS usd_per_mtok_output_saturated,
-    max(m.value) FILTER (WHERE m.metric = 'usd_per_mtok_total') AS usd_per_mtok_total,
-    max(m.value) FILTER (WHERE m.metric = 'energy_j_per_output_token') AS energy_j_per_output_token,
-    max(m.value) FILTER (WHERE m.metric = 'kv_bytes_per_token') AS kv_bytes_per_token,
-    max(m.value) FILTER (WHERE m.metric = 'kv_peak_held_bytes') AS kv_peak_held_bytes,
-    max(m.value) FILTER (WHERE m.metric = 'hit_tokens_ratio') AS hit_tokens_ratio
-  FROM scenarios s LEFT JOIN metrics m ON m.scenario_id = s.scenario_id
-  GROUP BY s.scenario_id, s.name, s.is_baseline, s.status, s.workload, s.model, s.policy, s.machine,
-    s.offered_load_ratio, s.certainty, s.error, s.context_limit_tokens, s.longest_request_tokens,
-    s.beyond_context_requests
+    scenario_id,
+    max(value) FILTER (WHERE metric = 'p50_ttft_ms') AS p50_ttft_ms,
+    max(value) FILTER (WHERE metric = 'p99_ttft_ms') AS p99_ttft_ms,
+    max(value) FILTER (WHERE metric = 'p50_itl_ms') AS p50_itl_ms,
+    max(value) FILTER (WHERE metric = 'p99_itl_ms') AS p99_itl_ms,
+    max(value) FILTER (WHERE metric = 'output_tokens_per_s') AS output_tokens_per_s,
+    max(value) FILTER (WHERE metric = 'output_tokens_per_s_per_accelerator') AS output_tokens_per_s_per_accelerator,
+    max(value) FILTER (WHERE metric = 'usd_per_mtok_output') AS usd_per_mtok_output,
+    max(value) FILTER (WHERE metric = 'usd_per_mtok_output_saturated') AS usd_per_mtok_output_saturated,
+    max(value) FILTER (WHERE metric = 'usd_per_mtok_total') AS usd_per_mtok_total,
+    max(value) FILTER (WHERE metric = 'energy_j_per_output_token') AS energy_j_per_output_token,
+    max(value) FILTER (WHERE metric = 'kv_bytes_per_token') AS kv_bytes_per_token,
+    max(value) FILTER (WHERE metric = 'kv_peak_held_bytes') AS kv_peak_held_bytes,
+    max(value) FILTER (WHERE metric = 'hit_tokens_ratio') AS hit_tokens_ratio
+  FROM metrics GROUP BY scenario_id
 ),
-base AS (
-  SELECT * FROM wide WHERE scenario_id = (SELECT min(scenario_id) FROM scenarios WHERE is_baseline)
+wide AS (
+  SELECT
+    s.name AS scenario, s.is_baseline, s.status, s.workload, s.model, s.policy, s.machine, s.offered_load_ratio, s.certainty,
+    s.error, s.context_limit_tokens, s.longest_request_tokens, s.beyond_context_requests,
+    s.scenario_id = min(CASE WHEN s.is_baseline THEN s.scenario_id END) OVER () AS is_base, s.scenario_id,
+    f.p50_ttft_ms, f.p99_ttft_ms, f.p50_itl_ms, f.p99_itl_ms, f.output_tokens_per_s, f.output_tokens_per_s_per_accelerator, f.usd_per_mtok_output, f.usd_per_mtok_output_saturated, f.usd_per_mtok_total, f.energy_j_per_output_token, f.kv_bytes_per_token, f.kv_peak_held_bytes, f.hit_tokens_ratio
+  FROM scenarios s LEFT JOIN figures f ON f.scenario_id = s.scenario_id
+),
+-- The baseline's figures beside those of each scenario: a join with itself would compute all of them twice.
+beside AS (
+  SELECT
+    *,
+    max(CASE WHEN is_base THEN p99_ttft_ms END) OVER () AS base_p99_ttft_ms,
+    max(CASE WHEN is_base THEN p99_itl_ms END) OVER () AS base_p99_itl_ms,
+    max(CASE WHEN is_base THEN output_tokens_per_s_per_accelerator END) OVER () AS base_output_tokens_per_s_per_accelerator,
+    max(CASE WHEN is_base THEN usd_per_mtok_output END) OVER () AS base_usd_per_mtok_output,
+    max(CASE WHEN is_base THEN energy_j_per_output_token END) OVER () AS base_energy_j_per_output_token,
+    max(CASE WHEN is_base THEN kv_peak_held_bytes END) OVER () AS base_kv_peak_held_bytes
+  FROM wide
 )
 SELECT
   w.scenario, w.status, w.p99_ttft_ms, w.p50_itl_ms, w.p99_itl_ms, w.output_tokens_per_s,
@@ -72,13 +84,13 @@ SELECT
   w.kv_bytes_per_token, w.hit_tokens_ratio, l.quantization_error_ratio, l.loss_recording,
   l.output_error, l.may_lose, l.unknown_loss, w.context_limit_tokens, w.longest_request_tokens,
   w.beyond_context_requests,
-  w.p99_ttft_ms / nullif(b.p99_ttft_ms, 0) - 1 AS p99_ttft_change_ratio,
-  w.p99_itl_ms / nullif(b.p99_itl_ms, 0) - 1 AS p99_itl_change_ratio,
-  w.output_tokens_per_s_per_accelerator / nullif(b.output_tokens_per_s_per_accelerator, 0) - 1
+  w.p99_ttft_ms / nullif(w.base_p99_ttft_ms, 0) - 1 AS p99_ttft_change_ratio,
+  w.p99_itl_ms / nullif(w.base_p99_itl_ms, 0) - 1 AS p99_itl_change_ratio,
+  w.output_tokens_per_s_per_accelerator / nullif(w.base_output_tokens_per_s_per_accelerator, 0) - 1
     AS throughput_change_ratio,
-  w.usd_per_mtok_output / nullif(b.usd_per_mtok_output, 0) - 1 AS cost_change_ratio,
-  w.energy_j_per_output_token / nullif(b.energy_j_per_output_token, 0) - 1 AS energy_change_ratio,
-  w.kv_peak_held_bytes / nullif(b.kv_peak_held_bytes, 0) - 1 AS memory_change_ratio,
+  w.usd_per_mtok_output / nullif(w.base_usd_per_mtok_output, 0) - 1 AS cost_change_ratio,
+  w.energy_j_per_output_token / nullif(w.base_energy_j_per_output_token, 0) - 1 AS energy_change_ratio,
+  w.kv_peak_held_bytes / nullif(w.base_kv_peak_held_bytes, 0) - 1 AS memory_change_ratio,
   w.certainty, w.error
-FROM wide w LEFT JOIN scenario_losses l ON l.scenario_id = w.scenario_id LEFT JOIN base b ON true
+FROM beside w LEFT JOIN scenario_losses l ON l.scenario_id = w.scenario_id
 ORDER BY scenario_id

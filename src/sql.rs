@@ -138,6 +138,8 @@ fn open(
         .with_target_partitions(1)
         .with_information_schema(true);
     config.options_mut().sql_parser.collect_spans = true;
+    // The third pass over a plan finds nothing more in the queries here, and planning is most of their time.
+    config.options_mut().optimizer.max_passes = 2;
     // Text that a statement makes has the type of the schema too.
     config.options_mut().sql_parser.map_string_types_to_utf8view = false;
     let context = SessionContext::new_with_config(config);

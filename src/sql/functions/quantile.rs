@@ -42,24 +42,45 @@ struct Stretch {
 impl Stretch {
     /// How many of its terms are at most `value`, each as often as it is felt.
     fn at_most(self, value: i64) -> i128 {
-        let [first, last, steps, weight, value] =
-            [self.first, self.last, self.steps, self.weight, value].map(i128::from);
-        let spread = last - first;
-        if steps == 1 || spread == 0 {
-            return if first <= value { weight * steps } else { 0 };
+        let Self { first, last, steps, weight } = self;
+        if steps == 1 || first == last {
+            return if first <= value { i128::from(weight) * i128::from(steps) } else { 0 };
         }
-        // The term is below `value` and a half: 2 k spread < reach.
-        let reach = (2 * (value - first) + 1) * (steps - 1);
-        let terms = if spread > 0 {
-            if reach <= 0 { 0 } else { (reach + 2 * spread - 1).div_euclid(2 * spread) }
-        } else if reach > 0 {
-            steps
-        } else {
-            // A falling progression: those from some term on are small enough.
-            steps - ((-reach).div_euclid(-2 * spread) + 1)
+        // Times of days in stretches of a million steps fit here; others take the long way.
+        let short = last.checked_sub(first).zip(value.checked_sub(first)).and_then(|(spread, above)| {
+            let reach = above.checked_mul(2)?.checked_add(1)?.checked_mul(steps - 1)?;
+            terms(reach, spread.checked_mul(2)?, steps)
+        });
+        let long = || {
+            let [first, last, steps, value] = [first, last, steps, value].map(i128::from);
+            long_terms((2 * (value - first) + 1) * (steps - 1), 2 * (last - first), steps)
         };
-        weight * terms.clamp(0, steps)
+        i128::from(weight) * short.map_or_else(long, i128::from)
     }
+}
+
+/// How many of the terms k = 0, 1, ... below `steps` have `k * spread < reach`, where `spread` and `reach` are twice those of the
+/// stretch; a falling stretch has a negative `spread`. `None` if that does not fit.
+fn terms(reach: i64, spread: i64, steps: i64) -> Option<i64> {
+    let terms = match (spread > 0, reach > 0) {
+        (true, false) => 0,
+        (true, true) => (reach - 1).checked_div(spread)?.checked_add(1)?,
+        (false, true) => steps,
+        // Those from some term on are small enough.
+        (false, false) => steps - (reach.checked_neg()?.checked_div(spread.checked_neg()?)?.checked_add(1)?),
+    };
+    Some(terms.clamp(0, steps))
+}
+
+/// The same in longer numbers.
+fn long_terms(reach: i128, spread: i128, steps: i128) -> i128 {
+    let terms = match (spread > 0, reach > 0) {
+        (true, false) => 0,
+        (true, true) => (reach - 1) / spread + 1,
+        (false, true) => steps,
+        (false, false) => steps - (-reach / -spread + 1),
+    };
+    terms.clamp(0, steps)
 }
 
 /// The smallest time that at least the share `ratio` of all terms does not exceed; `None` of nothing.
