@@ -421,7 +421,7 @@ fn why(own: &[&Effect], saved: Option<i64>, (even, formula): (Option<f64>, Optio
                 (None, Some(Even::After(turns))) => {
                     format!("by the formula it would have paid for itself after {turns:.1} turns")
                 }
-                (None, Some(Even::Never)) => format!("by the formula it would never pay for itself"),
+                (None, Some(Even::Never)) => "by the formula it would never pay for itself".to_owned(),
                 (None, None) => "it had not paid for itself when the session ended".to_owned(),
             };
             format!("dearer: {paid} outweigh {gained}; {after}")

@@ -1,4 +1,4 @@
-//! `quantile_disc`: the exact quantile of numbers as they are, by nearest rank. DuckDB has a function of this name that does the
+//! `quantile_disc`: the exact quantile of numbers as they are, by nearest rank. `DuckDB` has a function of this name that does the
 //! same, so that queries with it are answered there too. It needs no order over all rows, which a rank would.
 
 use std::fmt::Debug;

@@ -158,7 +158,7 @@ fn a_session_that_ends_too_early_is_dearer() {
     assert_eq!(cold(&told.1) - cold(&edited.workload), 10 * 49_990 * 5000);
 }
 
-/// v8_0208 of the WEKA traces: what a turn reads had been computed by another session, and a stage takes it out.
+/// `trace_0208` of the WEKA traces: what a turn reads had been computed by another session, and a stage takes it out.
 #[test]
 fn a_prefix_that_another_session_computed_is_lost_too() {
     let plain = session(4800, &[(Kind::Assistant, 10_000)], 30);
