@@ -2,10 +2,8 @@
 
 use std::cell::Cell;
 use std::fmt::Display;
-use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::sync::Once;
-use std::task::Poll;
 
 thread_local! {
     /// Whether a panic of this thread is told by an error instead.
@@ -29,16 +27,6 @@ pub(crate) fn unbroken<T>(read: impl FnOnce() -> T) -> Result<T, String> {
     let found = catch_unwind(AssertUnwindSafe(read));
     TOLD.set(false);
     found.map_err(|_| "its pages are damaged".to_owned())
-}
-
-/// As [`unbroken`], of what is waited for.
-pub(crate) async fn unbroken_when_polled<T>(read: impl Future<Output = T>) -> Result<T, String> {
-    let mut read = std::pin::pin!(read);
-    poll_fn(|context| match unbroken(|| read.as_mut().poll(context)) {
-        Ok(polled) => polled.map(Ok),
-        Err(why) => Poll::Ready(Err(why)),
-    })
-    .await
 }
 
 /// As [`unbroken`], of what may also fail by itself: one text for both.

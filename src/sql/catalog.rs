@@ -4,8 +4,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::{self, Debug, Formatter};
+use std::future::poll_fn;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
 
 use arrow::datatypes::{FieldRef, Schema, SchemaRef};
 use async_trait::async_trait;
@@ -27,7 +30,7 @@ use super::functions::through;
 use super::named::Named;
 use super::{Session, diagnostic};
 use crate::store::{damaged, damaged_column, damaged_in};
-use crate::unbroken::unbroken_when_polled;
+use crate::unbroken::unbroken;
 
 /// The tables of a schema of the session, and where its files are.
 pub(super) struct Catalog {
@@ -132,6 +135,16 @@ async fn table_of(state: &SessionState, table: &schema::Table, files: &[PathBuf]
         .with_listing_options(options)
         .with_schema(merge(&canonical, &found));
     Ok(Arc::new(ListingTable::try_new(config).map_err(failed)?))
+}
+
+/// As [`unbroken`], of what is waited for.
+async fn unbroken_when_polled<T>(read: impl Future<Output = T>) -> std::result::Result<T, String> {
+    let mut read = pin!(read);
+    poll_fn(|context| match unbroken(|| read.as_mut().poll(context)) {
+        Ok(polled) => polled.map(Ok),
+        Err(why) => Poll::Ready(Err(why)),
+    })
+    .await
 }
 
 /// The canonical columns, then the extra columns of the files. A type that only a file knows, such as the width of a
