@@ -53,7 +53,7 @@ pub const OF_BASE: [&str; 2] = ["scenarios", "metrics"];
 /// Opens a store for SQL with the tables of `run`, or of the latest run; `base` is the run before it.
 ///
 /// # Errors
-/// A run that the store does not have; a Parquet file that cannot be read.
+/// A run that the store does not have. A Parquet file that cannot be read is an error of the statements that name its table.
 pub fn session(store: &Store, run: Option<&str>) -> Result<Session> {
     beside_the_one_before(store, run, None)
 }

@@ -32,11 +32,11 @@ use super::{Session, diagnostic};
 use crate::store::{damaged, damaged_column, damaged_in};
 use crate::unbroken::unbroken;
 
-/// The tables of a schema of the session, and where its files are.
+/// The tables of a schema of the session, and where their files are.
 pub(super) struct Catalog {
     /// What comes before a table's name in messages: `base.`, or nothing.
     prefix: &'static str,
-    tables: BTreeMap<&'static str, (&'static schema::Table, Vec<PathBuf>)>,
+    tables: BTreeMap<&'static str, Files>,
     views: Vec<Named>,
     made: Mutex<HashMap<String, Arc<dyn TableProvider>>>,
     /// The session's state; it holds this catalog, which therefore does not hold it.
