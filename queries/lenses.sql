@@ -32,7 +32,7 @@ sold AS (
 ),
 wide AS (
   SELECT
-    s.scenario_id, s.name AS scenario, s.is_baseline, s.certainty, s.workload, s.model, s.policy,
+    s.scenario_id, s.name AS scenario, s.is_baseline, s.certainty, s.workload, s.demand_id, s.bound_by,
     coalesce(s.offered_load_ratio, 0) > 1 AS is_overloaded, o.price, o.promise, m.p99_itl_ms, m.usd_saturated, m.usd,
     m.speed, m.capacity / s.accelerators AS capacity,
     p.usd_per_accelerator_hour * s.accelerators * 1e6 / nullif(m.capacity, 0) AS usd_held,
@@ -74,15 +74,11 @@ figures AS (
 ),
 decoded AS (
   SELECT
-    workload, model, policy,
+    demand_id,
     sum(CAST(stored_bytes AS DOUBLE)) / count(*) FILTER (WHERE layer_group = 0) AS stored_bytes,
     sum(CAST(read_bytes AS DOUBLE)) / sum(CAST(last_step AS BIGINT)) FILTER (WHERE layer_group = 0) AS read_bytes
   FROM demand WHERE phase = 'decode'
-  GROUP BY workload, model, policy
-),
-spent AS (SELECT scenario_id, bound_by, sum(total_ns) AS ns FROM step_costs GROUP BY scenario_id, bound_by),
-booths AS (
-  SELECT scenario_id, bound_by, row_number() OVER (PARTITION BY scenario_id ORDER BY ns DESC, bound_by) AS place FROM spent
+  GROUP BY demand_id
 )
 SELECT
   f.lens, f.lens_position,
@@ -95,9 +91,8 @@ SELECT
   f.scenario_id, f.scenario, f.is_baseline, f.figure, f.value,
   f.value / nullif(max(CASE WHEN f.is_baseline THEN f.value END) OVER (PARTITION BY f.lens), 0) - 1 AS change_ratio,
   f.second_figure, f.second_value, d.stored_bytes, d.read_bytes, coalesce(l.unknown_loss, 'nothing') AS unknown_loss,
-  f.promise, o.bound_by, f.is_overloaded, f.certainty
+  f.promise, f.bound_by, f.is_overloaded, f.certainty
 FROM figures f
-LEFT JOIN decoded d ON d.workload = f.workload AND d.model = f.model AND d.policy = f.policy
+LEFT JOIN decoded d ON d.demand_id = f.demand_id
 LEFT JOIN scenario_losses l ON l.scenario_id = f.scenario_id
-LEFT JOIN booths o ON o.scenario_id = f.scenario_id AND o.place = 1
 ORDER BY lens_position, rank

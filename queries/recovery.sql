@@ -26,9 +26,9 @@ limiters AS (
 ),
 lower AS (
   SELECT
-    workload, model, policy, sum(lower_read_bytes) AS lower_read_bytes,
+    demand_id, sum(lower_read_bytes) AS lower_read_bytes,
     sum(lower_stored_bytes) FILTER (WHERE phase = 'decode') AS lower_stored_bytes
-  FROM demand GROUP BY workload, model, policy
+  FROM demand GROUP BY demand_id
 ),
 fetches AS (SELECT scenario_id, sum(tier_ns) AS tier_ns FROM step_costs GROUP BY scenario_id),
 tokens AS (SELECT scenario_id, sum(output_tokens) AS output_tokens FROM request_costs WHERE NOT is_added GROUP BY scenario_id)
@@ -40,7 +40,7 @@ SELECT
 FROM scenarios s
 LEFT JOIN errors e ON e.policy = s.policy
 LEFT JOIN limiters l ON l.policy = s.policy AND l.place = 1
-LEFT JOIN lower w ON w.workload = s.workload AND w.model = s.model AND w.policy = s.policy
+LEFT JOIN lower w ON w.demand_id = s.demand_id
 LEFT JOIN fetches f ON f.scenario_id = s.scenario_id
 LEFT JOIN tokens t ON t.scenario_id = s.scenario_id
 WHERE s.status = 'ok'

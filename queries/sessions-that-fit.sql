@@ -8,19 +8,18 @@
 -- column sessions_p50: Requests of the median size that fit; shared prefixes and partly filled blocks are not counted.
 -- column sessions_p99: Requests of the 99th percentile's size that fit.
 WITH grouped AS (
-  SELECT workload, model, policy, request_id, layer_group, max(peak_bytes) AS peak_bytes
-  FROM demand GROUP BY workload, model, policy, request_id, layer_group
+  SELECT demand_id, request_id, layer_group, max(peak_bytes) AS peak_bytes
+  FROM demand GROUP BY demand_id, request_id, layer_group
 ),
 requests_kv AS (
-  SELECT workload, model, policy, request_id, sum(peak_bytes) AS kv_bytes
-  FROM grouped GROUP BY workload, model, policy, request_id
+  SELECT demand_id, request_id, sum(peak_bytes) AS kv_bytes FROM grouped GROUP BY demand_id, request_id
 ),
 footprint AS (
   SELECT
-    workload, model, policy, count(*) AS requests,
+    demand_id, count(*) AS requests,
     quantile_disc(CAST(kv_bytes AS BIGINT), 0.5) AS p50_request_kv_bytes,
     quantile_disc(CAST(kv_bytes AS BIGINT), 0.99) AS p99_request_kv_bytes
-  FROM requests_kv GROUP BY workload, model, policy
+  FROM requests_kv GROUP BY demand_id
 ),
 capacity AS (
   SELECT scenario_id, max(value) AS kv_capacity_bytes FROM metrics
@@ -31,7 +30,7 @@ SELECT
   CAST(floor(c.kv_capacity_bytes / nullif(f.p50_request_kv_bytes, 0)) AS BIGINT) AS sessions_p50,
   CAST(floor(c.kv_capacity_bytes / nullif(f.p99_request_kv_bytes, 0)) AS BIGINT) AS sessions_p99
 FROM scenarios s
-JOIN footprint f ON f.workload = s.workload AND f.model = s.model AND f.policy = s.policy
+JOIN footprint f ON f.demand_id = s.demand_id
 LEFT JOIN capacity c ON c.scenario_id = s.scenario_id
 WHERE s.status = 'ok'
 ORDER BY scenario_id

@@ -5,6 +5,7 @@
 //! canonical columns, so that a query resolves on any store. Only reading statements are allowed; a value from outside
 //! enters a statement as a bound parameter, never as text.
 
+mod arithmetic;
 mod catalog;
 mod diagnostic;
 mod functions;
@@ -18,6 +19,7 @@ use std::sync::Arc;
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use datafusion::common::{DataFusionError, ScalarValue};
+use datafusion::execution::FunctionRegistry;
 use datafusion::execution::context::SQLOptions;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use engine::error::{Error, Result, unknown};
@@ -142,7 +144,9 @@ fn open(
     config.options_mut().optimizer.max_passes = 2;
     // Text that a statement makes has the type of the schema too.
     config.options_mut().sql_parser.map_string_types_to_utf8view = false;
-    let context = SessionContext::new_with_config(config);
+    let mut context = SessionContext::new_with_config(config);
+    let counts = Arc::new(arithmetic::Counts);
+    context.register_expr_planner(counts).map_err(|error| Error::run(error.strip_backtrace()))?;
     let of = |place: Place, table: &'static schema::Table| (table, files(place, table));
     let shown: Vec<_> = schema::ALL.iter().map(|table| of(Place::Shown, table)).collect();
     let base: Result<Vec<_>> = OF_BASE.iter().map(|name| Ok(of(Place::Base, schema::table(name)?))).collect();

@@ -5,6 +5,7 @@
 
 mod balance;
 mod demand;
+mod described;
 pub mod equal_cost;
 pub mod hierarchy;
 mod jitter;

@@ -160,10 +160,10 @@ impl Reader {
     fn line(&mut self, line: Line<'_>, sink: &mut Sink<'_>) -> Result<Outcome> {
         let row = match parse(line.bytes) {
             Ok(row) => row,
-            Err(bad) => return Ok(Outcome::Bad(bad)),
+            Err(bad) => return Ok(Outcome::Bad(bad.into())),
         };
         if let Err(bad) = self.take(&row, line.bytes) {
-            return Ok(Outcome::Bad(bad));
+            return Ok(Outcome::Bad(bad.into()));
         }
         for (key, at) in &row.unknown {
             let at = (Some(line.number), Some(line.offset + *at as u64));

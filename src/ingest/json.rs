@@ -121,6 +121,14 @@ impl<'a> Scan<'a> {
     /// A whole number of at least zero that fits u64.
     pub(super) fn whole(&mut self, what: &str) -> Result<u64, Bad> {
         self.peek();
+        if let Some(word) = self.word()
+            && let (value, count @ 1..8) = digits(word)
+            && (count == 1 || word as u8 != b'0')
+            && !matches!((word >> (8 * count)) as u8, b'.' | b'e' | b'E')
+        {
+            self.at += count as usize;
+            return Ok(value);
+        }
         let from = self.at;
         let mut value: u64 = 0;
         while self.at - from <= 8

@@ -98,7 +98,7 @@ fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
     rows::each(path, &[], lines, sink, &mut |line, sink| {
         let row = match parse(line.bytes) {
             Ok(row) => row,
-            Err(bad) => return Ok(Outcome::Bad(bad)),
+            Err(bad) => return Ok(Outcome::Bad(bad.into())),
         };
         watch.unknown(sink, line, &row.unknown);
         let exact = row.exact && row.calls.iter().all(|call| call.tool.1);

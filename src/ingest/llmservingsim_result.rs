@@ -153,7 +153,7 @@ fn requests(path: &str, lines: &mut Lines, sink: &mut Sink<'_>) -> Result<()> {
         let parsed = parse(line.bytes).and_then(|row| Ok((measured(&row, line.bytes)?, row)));
         let (request, row) = match &parsed {
             Ok((request, row)) => (Request { source_key: row.key.as_deref(), ..*request }, row),
-            Err(bad) => return Ok(Outcome::Bad(bad.clone())),
+            Err(bad) => return Ok(Outcome::Bad(bad.clone().into())),
         };
         watch.unknown(sink, line, &row.unknown);
         let exact = [row.arrival, row.queued, row.first, row.last].into_iter().flatten().all(|(_, exact)| exact);

@@ -177,16 +177,17 @@ fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
         Before { watch: Watch::new(), sessions: Sessions::new(), keys: Recent::new(), common: Common::default() };
     rows::each(input.path, &first, lines, sink, &mut |line, sink| {
         let mut unknown = Unknown::new();
-        let good = parse(line.bytes, setup.blocks.most(), &mut ids, &mut unknown)
-            .and_then(|row| Ok((settle(line.bytes, &row, ids.len(), setup)?, row)));
-        match good {
-            Err(bad) => Ok(Outcome::Bad(bad)),
-            Ok((time, row)) => {
-                before.watch.unknown(sink, line, &unknown);
-                push(&row, time, &ids, setup, line, &mut before, &mut requests, sink)?;
-                Ok(Outcome::Row)
-            }
-        }
+        let row = match parse(line.bytes, setup.blocks.most(), &mut ids, &mut unknown) {
+            Ok(row) => row,
+            Err(bad) => return Ok(Outcome::Bad(bad.into())),
+        };
+        let time = match settle(line.bytes, &row, ids.len(), setup) {
+            Ok(time) => time,
+            Err(bad) => return Ok(Outcome::Bad(bad.into())),
+        };
+        before.watch.unknown(sink, line, &unknown);
+        push(&row, time, &ids, setup, line, &mut before, &mut requests, sink)?;
+        Ok(Outcome::Row)
     })?;
     requests.flush(sink)?;
     Ok(Settings {
@@ -380,6 +381,7 @@ fn parse<'a>(
 
 /// Reads a line that is laid out as Mooncake lays out all of its own: half of the time of such a file would go into
 /// telling its keys apart. None for any other line, good or bad.
+#[inline]
 fn usual<'a>(line: &'a [u8], most: usize, ids: &mut Vec<u64>) -> Option<Row<'a>> {
     let mut scan = Scan::new(line);
     scan.literal(b"{\"timestamp\": ")?;

@@ -146,7 +146,7 @@ fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
             Ok((kernel(&row, &layout)?, row.needed(layout.name, "Name")?))
         });
         match parsed {
-            Err(bad) => Ok(Outcome::Bad(bad)),
+            Err(bad) => Ok(Outcome::Bad(bad.into())),
             Ok((kernel, name)) => {
                 let (category, copy_kind) = category(name);
                 if kernel.bytes.is_some() && layout.bytes.is_some_and(|(_, power)| power > 0) {

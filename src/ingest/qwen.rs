@@ -102,7 +102,7 @@ fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
         let mut unknown = Unknown::new();
         let good = parse(line.bytes, unit, blocks.most(), &mut ids, &mut unknown);
         match good.and_then(|(row, count)| fits(&row, count, blocks).map(|()| row)) {
-            Err(bad) => Ok(Outcome::Bad(bad)),
+            Err(bad) => Ok(Outcome::Bad(bad.into())),
             Ok(row) => {
                 watch.unknown(sink, line, &unknown);
                 watch.time(sink, line.number, line.offset, row.time);

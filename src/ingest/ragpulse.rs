@@ -124,7 +124,7 @@ fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
     rows::each(input.path, &[], lines, sink, &mut |line, sink| {
         let mut unknown = Unknown::new();
         match parse(line.bytes, unit, &mut pieces, &mut unknown) {
-            Err(bad) => Ok(Outcome::Bad(bad)),
+            Err(bad) => Ok(Outcome::Bad(bad.into())),
             Ok(row) => {
                 watch.unknown(sink, line, &unknown);
                 watch.time(sink, line.number, line.offset, row.time);

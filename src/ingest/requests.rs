@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrow::array::{
     Array, ArrayRef, AsArray, Int64Builder, ListBuilder, RecordBatch, StringBuilder, UInt32Array, UInt32Builder,
-    UInt64Builder,
+    UInt64Array, UInt64Builder,
 };
 use engine::error::Result;
 use engine::schema::canonical::{CONTEXT_SEGMENTS, REQUESTS};
@@ -58,15 +58,15 @@ pub(super) struct Segment<'a> {
 
 /// Builders of `requests`; ids count from 0 within the source.
 pub(super) struct Requests {
-    next: u64,
-    ids: UInt64Builder,
+    /// Requests that were handed on.
+    before: u64,
     texts: [Sparse<StringBuilder>; 5],
     status: StringBuilder,
     turn: Sparse<UInt32Builder>,
     parent: Sparse<UInt64Builder>,
     times: [Sparse<Int64Builder>; 5],
-    prompt: UInt32Builder,
-    output: UInt32Builder,
+    prompt: Vec<u32>,
+    output: Vec<u32>,
     block_tokens: Sparse<UInt32Builder>,
     hit: Sparse<UInt32Builder>,
     hashes: Sparse<ListBuilder<UInt64Builder>>,
@@ -90,15 +90,14 @@ struct Segments {
 impl Requests {
     pub(super) fn new() -> Self {
         Self {
-            next: 0,
-            ids: UInt64Builder::new(),
+            before: 0,
             texts: std::array::from_fn(|_| Sparse::new(StringBuilder::new())),
             status: StringBuilder::new(),
             turn: Sparse::new(UInt32Builder::new()),
             parent: Sparse::new(UInt64Builder::new()),
             times: std::array::from_fn(|_| Sparse::new(Int64Builder::new())),
-            prompt: UInt32Builder::new(),
-            output: UInt32Builder::new(),
+            prompt: Vec::new(),
+            output: Vec::new(),
             block_tokens: Sparse::new(UInt32Builder::new()),
             hit: Sparse::new(UInt32Builder::new()),
             hashes: Sparse::new(list_u64()),
@@ -123,9 +122,7 @@ impl Requests {
 
     /// Adds a request and hands a full batch on; gives the request's local id.
     pub(super) fn push(&mut self, request: &Request<'_>, segments: &[Segment<'_>], sink: &mut Sink<'_>) -> Result<u64> {
-        let id = self.next;
-        self.next += 1;
-        self.ids.append_value(id);
+        let id = self.before + self.prompt.len() as u64;
         let texts = [request.source_key, request.session_id, request.tenant, request.model, request.kind];
         for (builder, text) in self.texts.iter_mut().zip(texts) {
             builder.push_text(text);
@@ -144,8 +141,8 @@ impl Requests {
         for (builder, time) in self.times.iter_mut().zip(times) {
             builder.push(time);
         }
-        self.prompt.append_value(request.prompt_tokens);
-        self.output.append_value(request.output_tokens);
+        self.prompt.push(request.prompt_tokens);
+        self.output.push(request.output_tokens);
         self.block_tokens.push(request.block_tokens);
         self.hit.push(request.measured_hit_tokens);
         self.entries += segments.len();
@@ -154,7 +151,7 @@ impl Requests {
             self.entries += builder.push_list(ids);
         }
         self.segments.push(id, segments);
-        if self.prompt.values_slice().len() >= ROWS || self.entries >= ENTRIES {
+        if self.prompt.len() >= ROWS || self.entries >= ENTRIES {
             self.flush(sink)?;
         }
         Ok(id)
@@ -168,7 +165,9 @@ impl Requests {
 
     /// Hands on what is left.
     pub(super) fn flush(&mut self, sink: &mut Sink<'_>) -> Result<()> {
-        let rows = self.prompt.values_slice().len();
+        let rows = self.prompt.len();
+        let ids = UInt64Array::from_iter_values(self.before..self.before + rows as u64);
+        self.before += rows as u64;
         let source_ids = UInt32Array::from_value(sink.source_id(), rows);
         let [source_key, session_id, tenant, model, kind] = self.texts.each_mut().map(Sparse::finish);
         let [arrival, delay, ttft, tpot, e2e] = self.times.each_mut().map(Sparse::finish);
@@ -178,7 +177,7 @@ impl Requests {
         self.hashes = Sparse::new(list_u64_of(entries));
         let [prompt_ids, output_ids] = self.token_ids.each_mut().map(Sparse::finish);
         let columns: Vec<ArrayRef> = vec![
-            Arc::new(self.ids.finish()),
+            Arc::new(ids),
             Arc::new(source_ids),
             source_key,
             session_id,
@@ -189,8 +188,8 @@ impl Requests {
             kind,
             arrival,
             delay,
-            Arc::new(self.prompt.finish()),
-            Arc::new(self.output.finish()),
+            Arc::new(UInt32Array::from(std::mem::replace(&mut self.prompt, Vec::with_capacity(rows)))),
+            Arc::new(UInt32Array::from(std::mem::replace(&mut self.output, Vec::with_capacity(rows)))),
             self.block_tokens.finish(),
             hashes,
             Arc::new(self.status.finish()),

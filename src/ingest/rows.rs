@@ -30,7 +30,7 @@ pub(super) enum Outcome {
     /// Read, and no row of its own.
     Beside,
     /// A row that cannot be read.
-    Bad(Bad),
+    Bad(Box<Bad>),
 }
 
 /// A line that is kept to be read twice.
@@ -87,13 +87,14 @@ pub(super) fn each(
             sink.log(EMPTY_LINE, "an empty line was skipped", Some(line.number), Some(line.offset));
             return Ok(());
         }
-        match take(line, sink)? {
-            Outcome::Row => sink.found(1),
-            Outcome::Beside => {}
-            Outcome::Bad(bad) => {
+        match take(line, sink) {
+            Ok(Outcome::Row) => sink.found(1),
+            Ok(Outcome::Beside) => {}
+            Ok(Outcome::Bad(bad)) => {
                 sink.found(1);
-                sink.reject(Problem::in_line(path, line.bytes, line.number, line.offset, bad))?;
+                sink.reject(Problem::in_line(path, line.bytes, line.number, line.offset, *bad))?;
             }
+            Err(error) => return Err(error),
         }
         Ok(())
     };

@@ -15,6 +15,7 @@ impl<B: Grow> Sparse<B> {
     }
 
     /// The builder for one known value; none if this one is unknown.
+    #[inline]
     fn known<T>(&mut self, value: Option<T>) -> Option<(&mut B, T)> {
         let Some(value) = value else {
             self.unknown += 1;
@@ -56,6 +57,7 @@ impl<T: ArrayBuilder> Grow for ListBuilder<T> {
 }
 
 impl<T: ArrowPrimitiveType> Sparse<PrimitiveBuilder<T>> {
+    #[inline]
     pub(super) fn push(&mut self, value: Option<T::Native>) {
         if let Some((builder, value)) = self.known(value) {
             builder.append_value(value);
@@ -64,6 +66,7 @@ impl<T: ArrowPrimitiveType> Sparse<PrimitiveBuilder<T>> {
 }
 
 impl Sparse<StringBuilder> {
+    #[inline]
     pub(super) fn push_text(&mut self, text: Option<&str>) {
         if let Some((builder, text)) = self.known(text) {
             builder.append_value(text);

@@ -128,7 +128,7 @@ fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<Settings> {
         let mut unknown = Unknown::new();
         let good = parse(line.bytes, &mut scratch, &mut unknown);
         match good.and_then(|row| check(&row, &scratch, blocks).map(|()| row)) {
-            Err(bad) => Ok(Outcome::Bad(bad)),
+            Err(bad) => Ok(Outcome::Bad(bad.into())),
             Ok(row) if row.write => {
                 sink.log(WRITE, "a row of type `write` was skipped", Some(line.number), Some(line.offset));
                 Ok(Outcome::Beside)

@@ -277,9 +277,33 @@ fn scenario_rows(scenarios: &[Scenario<'_>]) -> Vec<Vec<Cell>> {
             131_072u32,
             140_000u64,
             if id == 2 { 3u64 } else { 0 },
+            1u32,
+            1u32,
+            1u32,
+            Cell::Null,
+            Cell::Null,
+            Cell::Null,
+            Cell::Null,
+            Cell::Null,
+            Cell::Null,
+            "least-loaded",
+            Cell::Null,
+            8192u32,
+            256u32,
+            1u32,
+            true,
+            (id == 1).then_some(2588u32),
+            ok.then(|| demand_id(scenarios, s)),
+            ok.then_some("kv_read"),
+            ok.then_some(0.5),
         ]
     };
     scenarios.iter().enumerate().map(row).collect()
+}
+
+/// The first scenario with the same policy.
+fn demand_id(scenarios: &[Scenario<'_>], of: &Scenario<'_>) -> u32 {
+    scenarios.iter().position(|one| one.1 == of.1).unwrap() as u32
 }
 
 /// The finished scenarios with their numbers.
@@ -574,6 +598,7 @@ fn demand_rows(scenarios: &[Scenario<'_>]) -> Vec<Vec<Cell>> {
                     0u64,
                     0u64,
                     0.0,
+                    demand_id(scenarios, s),
                 ]);
             }
         }

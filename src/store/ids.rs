@@ -96,36 +96,51 @@ impl Ids {
         let ids = lists.values().as_primitive::<UInt64Type>().values();
         // Of a list that may be null, the levels are null, empty and an id; of another, empty and an id.
         let present = self.column.max_def_level() as u8;
+        // Ids of the open page that still lie in the array: a whole page of them is packed from there.
+        let mut here = 0..0;
         for (row, range) in lists.offsets().windows(2).enumerate() {
             let is_null = lists.is_null(row);
-            let ids = if is_null { &[] } else { &ids[range[0] as usize..range[1] as usize] };
+            let range = if is_null { 0..0 } else { range[0] as usize..range[1] as usize };
             let page = &mut self.page;
             page.repetition.push(0, 1);
-            if ids.is_empty() {
+            if range.is_empty() {
                 page.definition.push(if is_null { 0 } else { present - 1 }, 1);
             } else {
-                page.repetition.push(1, ids.len() as u32 - 1);
-                page.definition.push(present, ids.len() as u32);
-                page.ids.extend_from_slice(ids);
+                page.repetition.push(1, range.len() as u32 - 1);
+                page.definition.push(present, range.len() as u32);
+                if range.start != here.end {
+                    page.ids.extend_from_slice(&ids[here]);
+                    here = range.start..range.start;
+                }
+                here.end = range.end;
             }
             page.rows += 1;
-            if page.rows == PAGE_ROWS || page.ids.len() >= PAGE_IDS {
-                self.end_page()?;
+            if page.rows == PAGE_ROWS || page.ids.len() + here.len() >= PAGE_IDS {
+                self.end_page(&ids[here.clone()])?;
+                here.start = here.end;
             }
         }
+        self.page.ids.extend_from_slice(&ids[here]);
         Ok(())
     }
 
-    fn end_page(&mut self) -> Result<()> {
+    /// Writes the open page, whose last ids are these.
+    fn end_page(&mut self, last: &[u64]) -> Result<()> {
         let page = &mut self.page;
         if page.rows == 0 {
             return Ok(());
         }
+        let ids = if page.ids.is_empty() {
+            last
+        } else {
+            page.ids.extend_from_slice(last);
+            &page.ids
+        };
         let levels = page.repetition.count();
-        let mut plain = Vec::with_capacity(page.ids.len() * 2);
+        let mut plain = Vec::with_capacity(ids.len() * 3);
         page.repetition.encode(1, &mut plain);
         page.definition.encode(if self.column.max_def_level() > 1 { 2 } else { 1 }, &mut plain);
-        pack(&page.ids, &mut plain);
+        pack(ids, &mut plain);
         let packed = self.zstd.compress(&plain).map_err(|error| ParquetError::External(Box::new(error)))?;
         let length = packed.len();
         let data = Page::DataPage {
@@ -159,7 +174,7 @@ impl Ids {
 
     /// The bytes of the column, and what the file says of them.
     pub(super) fn close(mut self) -> Result<(Bytes, ColumnCloseResult)> {
-        self.end_page()?;
+        self.end_page(&[])?;
         let count = self.places.len() as i32;
         let bytes: Bytes = self.written.into();
         let pages =

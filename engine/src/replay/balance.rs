@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use arrow::array::RecordBatch;
 
 use super::stacking::{self, Part, baseline_of, differences, key, with_more, with_parts};
-use super::toll::{BOOTHS, Toll, toll};
+use super::toll::{BOOTHS, Toll};
 use super::{Run, Scenario, Source};
 use crate::error::Result;
 use crate::machine::Resource;
@@ -35,18 +35,9 @@ impl<'a> Tolls<'a> {
 ///
 /// # Errors
 /// Only a table that does not fit its schema, which is a bug.
-pub(super) fn tables(run: &Run<'_>) -> Result<Vec<(&'static Table, Vec<RecordBatch>)>> {
-    let own: Vec<Result<Toll>> = run
-        .scenarios
-        .iter()
-        .zip(run.found)
-        .map(|(scenario, found)| {
-            let found = found.as_ref().map_err(Clone::clone)?;
-            Ok(toll(scenario, found, &run.sources[scenario.workload].workload))
-        })
-        .collect();
+pub(super) fn tables(run: &Run<'_>, own: &[Result<Toll>]) -> Result<Vec<(&'static Table, Vec<RecordBatch>)>> {
     let [scenarios, variations] = [run.scenarios, run.variations].map(|scenarios| as_asked(scenarios, run.sources));
-    let pairs = scenarios.iter().zip(&own).chain(variations.iter().zip(run.tolls));
+    let pairs = scenarios.iter().zip(own).chain(variations.iter().zip(run.tolls));
     let tolls = Tolls { known: pairs.map(|(scenario, toll)| (key(scenario), toll)).collect() };
     let (mut ledger, mut stacking, mut shares, mut spec) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     if let Some(baseline) = baseline_of(&scenarios) {

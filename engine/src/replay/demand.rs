@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float64Array, RecordBatch, StringArray, UInt16Array, UInt32Array, UInt64Array};
 
+use super::{Found, Scenario};
 use crate::error::{Error, Result};
 use crate::model::{Attention, STATE_TOKENS};
 use crate::policy::{Group, Keep, Shape};
@@ -28,6 +29,20 @@ pub(super) struct Row {
     pub lower_read_bytes: u64,
     pub lower_written_bytes: u64,
     pub extra_flops: f64,
+}
+
+/// The number of each scenario's rows: those with the same requests, model and policy share them.
+pub(super) fn ids(done: &[(u32, &Scenario, &Found)]) -> Vec<u32> {
+    let mut seen = Vec::new();
+    let mut number = |scenario: &Scenario| {
+        let key = (scenario.workload, scenario.model.name.clone(), scenario.policy.name());
+        let known = seen.iter().position(|one| *one == key);
+        known.unwrap_or_else(|| {
+            seen.push(key);
+            seen.len() - 1
+        }) as u32
+    };
+    done.iter().map(|(_, scenario, _)| number(scenario)).collect()
 }
 
 /// Rows of all requests that were served: what is turned away asks for nothing.
@@ -154,9 +169,9 @@ fn summed(keep: Keep, prompt: u32, steps: u32) -> Option<u64> {
 
 /// The rows as a batch.
 pub(super) fn batch(
+    id: u32,
     workload: &Workload,
-    model: &str,
-    policy: &str,
+    scenario: &Scenario,
     shape: &Shape,
     rows: &[Row],
 ) -> Result<RecordBatch> {
@@ -166,8 +181,8 @@ pub(super) fn batch(
     let phase = |row: &Row| if row.is_decode { "decode" } else { "prefill" };
     let columns: Vec<ArrayRef> = vec![
         text(&workload.name),
-        text(model),
-        text(policy),
+        text(&scenario.model.name),
+        text(&scenario.policy.name()),
         Arc::new(UInt64Array::from_iter_values(rows.iter().map(|row| workload.request_ids[row.request]))),
         Arc::new(StringArray::from_iter_values(rows.iter().map(phase))),
         u32s(|row| row.first_step),
@@ -183,6 +198,7 @@ pub(super) fn batch(
         u64s(|row| row.lower_read_bytes),
         u64s(|row| row.lower_written_bytes),
         Arc::new(Float64Array::from_iter_values(rows.iter().map(|row| row.extra_flops))),
+        Arc::new(UInt32Array::from_value(id, rows.len())),
     ];
     Ok(RecordBatch::try_new(DEMAND.arrow(), columns)?)
 }

@@ -11,8 +11,9 @@ use arrow::datatypes::{Float64Type, UInt32Type};
 use super::jitter::{self, CAUSES};
 use super::metrics::{self, DEFINITIONS, Figure};
 use super::promise::{self, mean_gap_ns};
+use super::toll::toll;
 use super::usage::Bucket;
-use super::{Found, Scenario, Source, Toll, balance, demand, felt, links, sessions, usage};
+use super::{Found, Scenario, Source, Toll, balance, demand, described, felt, links, sessions, usage};
 use crate::api::ApiPrices;
 use crate::economics::{Tokens, revenue_usd};
 use crate::error::Result;
@@ -100,9 +101,15 @@ pub fn tables(run: &Run<'_>) -> Result<Vec<(&'static Table, Vec<RecordBatch>)>> 
             links::link_usage(*at, (scenario, found, workload), buckets, width(found))
         })
         .collect();
+    let demand_ids = demand::ids(&done);
+    let own: Vec<Result<Toll>> = (run.scenarios.iter().zip(run.found))
+        .map(|(scenario, found)| {
+            Ok(toll(scenario, found.as_ref().map_err(Clone::clone)?, &run.sources[scenario.workload].workload))
+        })
+        .collect();
     let mut tables = vec![
-        (&SCENARIOS, vec![scenarios(run)?]),
-        (&DEMAND, demands(run, &done)?),
+        (&SCENARIOS, vec![described::scenarios(run, &demand_ids, &own)?]),
+        (&DEMAND, demands(run, &done, &demand_ids)?),
         (&ATTENTION_ERROR, run.errors.to_vec()),
         (&KEPT_PAGES, run.organisation.iter().map(|[pages, _]| pages.clone()).collect()),
         (&KEPT_OVERLAP, run.organisation.iter().map(|[_, overlaps]| overlaps.clone()).collect()),
@@ -121,71 +128,18 @@ pub fn tables(run: &Run<'_>) -> Result<Vec<(&'static Table, Vec<RecordBatch>)>> 
         (&PROMISES, each(promises)?),
         (&VALIDATION, vec![validation(run)?]),
     ];
-    tables.extend(balance::tables(run)?);
+    tables.extend(balance::tables(run, &own)?);
     tables.extend(sessions::tables(run, &done)?);
     Ok(tables)
 }
 
-fn scenarios(run: &Run<'_>) -> Result<RecordBatch> {
-    let rows: Vec<Vec<Cell>> = run
-        .scenarios
-        .iter()
-        .zip(run.found)
-        .enumerate()
-        .map(|(at, (scenario, found))| {
-            let ok = found.as_ref().ok();
-            let workload = &run.sources[scenario.workload].workload;
-            let longest = workload.contexts().max();
-            let beyond = scenario.model.context_tokens.map(|limit| workload.beyond(limit));
-            vec![
-                (at as u32).into(),
-                run.id.into(),
-                scenario.name.clone().into(),
-                scenario.is_baseline.into(),
-                run.sources[scenario.workload].workload.name.clone().into(),
-                scenario.model.name.clone().into(),
-                scenario.policy.name().into(),
-                scenario.machine.name.clone().into(),
-                scenario.mode.name().into(),
-                scenario.rules.name.into(),
-                scenario.rate.into(),
-                scenario.accelerators().into(),
-                scenario.parallel.tensor.into(),
-                scenario.instances().into(),
-                scenario.dtype.name().into(),
-                scenario.prices.name.clone().into(),
-                scenario.tariff.as_ref().map(|tariff| tariff.name.clone()).into(),
-                (if ok.is_some() { "ok" } else { "failed" }).into(),
-                found.as_ref().err().map(ToString::to_string).into(),
-                ok.and_then(|found| found.offered_load).into(),
-                ok.map_or(Certainty::Assumed, |found| found.plan.certainty).name().into(),
-                some_or_nothing(&scenario.policy.may_lose()).into(),
-                scenario.model.context_tokens.into(),
-                longest.into(),
-                beyond.map(|count| count as u64).into(),
-            ]
-        })
-        .collect();
-    batch_of_rows(&SCENARIOS, &rows)
-}
-
-/// Words joined by commas, or `nothing`.
-fn some_or_nothing(words: &[&str]) -> String {
-    if words.is_empty() { "nothing".to_owned() } else { words.join(",") }
-}
-
-/// Demand of each distinct workload, model and policy.
-fn demands(run: &Run<'_>, done: &[(u32, &Scenario, &Found)]) -> Result<Vec<RecordBatch>> {
-    let key = |scenario: &Scenario| (scenario.workload, scenario.model.name.clone(), scenario.policy.name());
-    let mut seen = Vec::new();
+fn demands(run: &Run<'_>, done: &[(u32, &Scenario, &Found)], ids: &[u32]) -> Result<Vec<RecordBatch>> {
     let mut batches = Vec::new();
-    for (_, scenario, found) in done {
-        let key = key(scenario);
-        if !seen.contains(&key) {
+    for ((_, scenario, found), id) in done.iter().zip(ids) {
+        if *id as usize == batches.len() {
             let workload = &run.sources[scenario.workload].workload;
             let rows = demand::rows(workload, &found.shape, &found.outcome.served)?;
-            batches.push(demand::batch(workload, &key.1, &key.2, &found.shape, &rows)?);
-            seen.push(key);
+            batches.push(demand::batch(*id, workload, scenario, &found.shape, &rows)?);
         }
     }
     Ok(batches)

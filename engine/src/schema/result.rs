@@ -56,6 +56,46 @@ pub static SCENARIOS: Table = Table {
             "requests",
             "Requests whose prompt and output together are longer than that; they are served all the same.",
         ),
+        // What follows is null in runs of earlier releases.
+        maybe("data_parallel", U32, "", "Groups of accelerators in a copy that attend to requests of their own."),
+        maybe("expert_parallel", U32, "", "Parts that the routed experts are dealt out to in a copy."),
+        maybe("pipeline_parallel", U32, "", "Stages that the layers are dealt out to in a copy."),
+        maybe("prefill_machine", Text, "", "The machine of the copies that only compute prompts; null without them."),
+        maybe("prefill_instances", U32, "", "How many there are; they are among the instances."),
+        maybe("prefill_link", Text, "", "The link that they send KV over."),
+        maybe("placement", Text, "", "Memories below the accelerators' own; null without them."),
+        maybe("drafted_tokens", U32, "tokens", "Tokens drafted for each request and step; null without drafting."),
+        maybe(
+            "accept_ratio",
+            F64,
+            "ratio",
+            "Chance that a drafted token is accepted, given that those before it were.",
+        ),
+        maybe("routing", Text, "", "Which instance gets a request."),
+        maybe(
+            "concurrency",
+            U32,
+            "requests",
+            "Requests at a time, where each that ends lets the next one in; else null.",
+        ),
+        maybe("step_tokens", U32, "tokens", "Tokens that an engine step computes at most."),
+        maybe("running_requests", U32, "requests", "Requests that an instance runs at a time at most."),
+        maybe("look_steps", U32, "", "Steps from one look for arrivals to the next while requests only decode."),
+        maybe("prefix_cache", Bool, "", "Whether full prompt blocks are shared by their hash."),
+        maybe(
+            "kv_blocks",
+            U32,
+            "blocks",
+            "KV blocks of 16 tokens per instance, if pinned; else what the memory leaves.",
+        ),
+        maybe(
+            "demand_id",
+            U32,
+            "",
+            "Its rows of `demand`, shared by scenarios of the same requests, model and policy.",
+        ),
+        maybe("bound_by", Text, "", "The booth with the most step time; null without steps."),
+        maybe("bound_ratio", F64, "ratio", "Its share of the step time."),
     ],
 };
 
@@ -88,6 +128,7 @@ pub static DEMAND: Table = Table {
         known("lower_read_bytes", U64, "bytes", "Bytes fetched from it in the range, as if nothing fetched were kept."),
         known("lower_written_bytes", U64, "bytes", "Bytes moved down to it in the range."),
         known("extra_flops", F64, "flops", "Arithmetic that only the policy asks for."),
+        maybe("demand_id", U32, "", "Number of workload, model and policy together; null in runs of earlier releases."),
     ],
 };
 
