@@ -43,6 +43,7 @@ fn main() -> io::Result<()> {
         code.push_str("];\n");
     }
     surfaces(&root, &mut code)?;
+    formats(&root, &mut code)?;
     fs::write(PathBuf::from(env::var("OUT_DIR").map_err(io::Error::other)?).join("embedded.rs"), code)
 }
 
@@ -79,6 +80,29 @@ fn surfaces(root: &Path, code: &mut String) -> io::Result<()> {
         let name = path.trim_start_matches("presets/surfaces/").trim_end_matches(".parquet");
         let file = format!("/{path}");
         let _ = writeln!(code, "    ({name:?}, include_bytes!(concat!(env!(\"CARGO_MANIFEST_DIR\"), {file:?}))),");
+    }
+    code.push_str("];\n");
+    Ok(())
+}
+
+/// What the module of an adapter says of its format is what a user wants to know of it: columns, dialects, and what is
+/// refused.
+fn formats(root: &Path, code: &mut String) -> io::Result<()> {
+    println!("cargo::rerun-if-changed=src/ingest");
+    let mut names = Vec::new();
+    collect(root, Path::new("src/ingest"), "rs", &mut names)?;
+    names.sort();
+    code.push_str("/// Name of each input format and what its module says of it, sorted by name.\n");
+    code.push_str("pub static FORMATS: &[(&str, &str)] = &[\n");
+    for path in names {
+        println!("cargo::rerun-if-changed={path}");
+        let text = fs::read_to_string(root.join(&path))?;
+        let Some(name) = text.split_once("static FORMAT: Format").and_then(|(_, rest)| rest.split('"').nth(1)) else {
+            continue;
+        };
+        let lines = text.lines().map_while(|line| line.strip_prefix("//!"));
+        let said: Vec<&str> = lines.map(|line| line.strip_prefix(' ').unwrap_or(line)).collect();
+        let _ = writeln!(code, "    ({name:?}, {:?}),", said.join("\n"));
     }
     code.push_str("];\n");
     Ok(())

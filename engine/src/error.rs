@@ -97,10 +97,14 @@ pub fn unknown<'a>(what: &str, found: &str, known: impl IntoIterator<Item = &'a 
     let slip = nearest.filter(|(edits, _)| *edits == 1).map(|(_, name)| name);
     let hint = match slip.or(of_parts).or(near) {
         Some(name) => format!("did you mean `{name}`?"),
+        None if known.len() > LISTED => format!("none of {} known names is near it; see `kvtoll list`", known.len()),
         None => format!("known: {}", known.join(", ")),
     };
     Error::usage(format!("unknown {what} `{found}`")).hint(hint)
 }
+
+/// Names that a hint may list.
+const LISTED: usize = 100;
 
 /// Whether a name has all parts of what was typed, in order: its words and its numbers, whatever stands between them.
 fn has_parts(name: &str, typed: &str) -> bool {

@@ -21,7 +21,7 @@ mod usage;
 pub use metrics::{DEFINITIONS, Definition};
 pub use promise::is_silent;
 pub use stacking::variations;
-pub use tables::{Run, Shipped, tables};
+pub use tables::{Put, Run, Shipped, tables};
 pub use toll::Toll;
 
 use crate::cost::{Measured, Parallel, Plan, Speculative, measure, plan};
@@ -285,6 +285,7 @@ pub fn replay(scenario: &Scenario, source: &Source) -> Result<Found> {
         return Err(Error::run("the replay takes more than 146 years of machine time")
             .hint("check the machine's rates and fixed times, and the trace's time unit"));
     }
+    some_served(&outcome)?;
     let ends = outcome.stretches.iter().map(|stretch| stretch.start_ns + stretch.total_ns);
     Ok(Found {
         price: price(scenario, &scenario.prices),
@@ -297,6 +298,19 @@ pub fn replay(scenario: &Scenario, source: &Source) -> Result<Found> {
         outcome,
         offered_load,
     })
+}
+
+/// Refuses a replay in which every request was turned away: its figures would be those of an idle machine.
+fn some_served(outcome: &Outcome) -> Result<()> {
+    let reasons: Option<Vec<&str>> = outcome.served.iter().map(|served| served.fate.reason()).collect();
+    match reasons.as_deref() {
+        None | Some([]) => Ok(()),
+        Some(all @ [first, ..]) => {
+            let more = if all.iter().all(|reason| reason == first) { "" } else { ", others for other reasons" };
+            Err(Error::run(format!("all {} requests are turned away, the first since {first}{more}", all.len()))
+                .hint("use more or larger accelerators, smaller KV, or requests that fit"))
+        }
+    }
 }
 
 /// Replays one scenario for its sums alone.

@@ -84,6 +84,19 @@ pub enum Fate {
     NotCaptured,
 }
 
+impl Fate {
+    /// Why a request was turned away; `None` for one that was not.
+    pub fn reason(self) -> Option<&'static str> {
+        match self {
+            Self::TooLarge => Some("its KV can never fit in memory"),
+            Self::TooLong => Some("its prompt is longer than a step, and the engine splits none"),
+            Self::NoPrompt => Some("it has no prompt"),
+            Self::NotCaptured => Some("the capture has no step of it"),
+            Self::Pending | Self::Finished => None,
+        }
+    }
+}
+
 /// What a request felt. Times in nanoseconds after its arrival; `None` where there is none. A request that a stage holds back,
 /// since another one that the stage sends for it comes first, has arrived all the same.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -22,8 +22,11 @@ use crate::{embedded, ingest};
 /// Arguments of `kvtoll explain`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A metric, policy stack or placement, machine, model, query, format, table, price book, engine or column of `reconcile`
+    /// A metric, policy stack or placement, machine, model, query, format, table, column, price book or engine
     pub name: String,
+    /// Print the file of a machine, model, price book, fabric, tariff or route as it ships: a start for one of your own
+    #[arg(long, conflicts_with_all = ["model", "recording", "error_budget"])]
+    pub file: bool,
     /// The model that a policy stack acts on; see `kvtoll list models`
     #[arg(long, value_name = "MODEL")]
     pub model: Option<String>,
@@ -46,6 +49,9 @@ pub fn run(args: &Args) -> Result<Exit> {
     }
     if let Some(model) = &args.model {
         return say(&stack::explain(name, model, args.prompt)?);
+    }
+    if args.file {
+        return say(preset_file(name)?);
     }
     let texts: Vec<String> = [
         metric(name),
@@ -71,9 +77,46 @@ pub fn run(args: &Args) -> Result<Exit> {
         if name.contains(['+', '(']) {
             return say(&stack::without_model(name)?);
         }
-        return Err(unknown("name", name, names()));
+        let views = sql::views()?;
+        return match column(name, &views) {
+            Some(text) => say(&text),
+            None => Err(unknown("name", name, names().map(|name| -> &str { name }).chain(columns(&views)))),
+        };
     }
     say(&texts.join("\n"))
+}
+
+/// Presets that are files.
+const FILES: [&[(&str, &str)]; 6] =
+    [embedded::MACHINES, embedded::MODELS, embedded::PRICES, embedded::FABRICS, embedded::TARIFFS, embedded::ROUTES];
+
+fn preset_file(name: &str) -> Result<&'static str> {
+    let files = || FILES.iter().flat_map(|list| list.iter());
+    let found = files().find(|(known, _)| *known == name);
+    found.map(|(_, text)| *text).ok_or_else(|| unknown("preset file", name, files().map(|(known, _)| *known)))
+}
+
+/// The names of all columns of tables and views.
+fn columns(views: &[sql::Named]) -> impl Iterator<Item = &str> {
+    let of_tables = schema::ALL.iter().flat_map(|table| table.columns).map(|column| column.name);
+    of_tables.chain(views.iter().flat_map(|view| &view.columns).map(|column| column.name))
+}
+
+/// A column of that name in each table and view that has one.
+fn column(name: &str, views: &[sql::Named]) -> Option<String> {
+    let mut text = String::new();
+    for table in schema::ALL {
+        for column in table.columns.iter().filter(|column| column.name == name) {
+            let unit = if column.unit.is_empty() { String::new() } else { format!(" ({})", column.unit) };
+            let _ = writeln!(text, "column {name}{unit} of the table {}\n  {}", table.name, column.doc);
+        }
+    }
+    for view in views {
+        for column in view.columns.iter().filter(|column| column.name == name) {
+            let _ = writeln!(text, "column {name} of the view {}\n  {}", view.name, column.doc);
+        }
+    }
+    (!text.is_empty()).then_some(text)
 }
 
 /// Everything that can be explained.
@@ -336,5 +379,13 @@ fn query(name: &str) -> Result<Option<String>> {
 
 fn format(name: &str) -> Option<String> {
     let found = ingest::ALL.iter().find(|format| format.name == name)?;
-    Some(format!("format {name}\n  {}\n  specified at: {}\n", found.doc, found.spec))
+    let mut text = format!("format {name}\n  {}\n  specified at: {}\n\n", found.doc, found.spec);
+    let said = embedded::FORMATS.iter().find(|(known, _)| *known == name).map_or("", |(_, said)| *said);
+    for line in said.lines().filter(|line| !line.starts_with("```")) {
+        // A reference to another module of the source is nothing to its reader.
+        let line = line.replace("[`super::", "`").replace("[`", "`").replace("`]", "`");
+        let _ = writeln!(text, "{}", format!("  {line}").trim_end());
+    }
+    let _ = writeln!(text, "\n  what becomes of it: kvtoll schema TABLE; try it: kvtoll inspect FILE");
+    Some(text)
 }

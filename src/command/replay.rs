@@ -156,6 +156,10 @@ pub struct Wanted {
     /// Also compare hierarchies and links between accelerators at the cost of the baseline scenario
     #[arg(long)]
     pub equal_cost: bool,
+    /// Replay the scenarios and work out nothing beside them, for long traces: no variations (`spec`, `stacking`, `ledger`), no
+    /// lives and sizes of blocks (`blocks`, `miss_ratio`, `near_sizes`, ...), no reads of recorded attention
+    #[arg(long, conflicts_with = "equal_cost")]
+    pub quick: bool,
     /// Fail the scenarios whose policy errs more on the recordings of the store, such as `p99_lost_mass<=0.05`
     #[arg(long, value_name = "FIGURE<=MOST")]
     pub error_budget: Option<String>,
@@ -199,6 +203,7 @@ impl Wanted {
         words.extend(self.closed_form.then(|| "--closed-form".to_owned()));
         words.extend(self.split_blocks.then(|| "--split-blocks".to_owned()));
         words.extend(self.equal_cost.then(|| "--equal-cost".to_owned()));
+        words.extend(self.quick.then(|| "--quick".to_owned()));
         for (flag, value) in [
             ("tensor-parallel", self.tensor_parallel),
             ("data-parallel", self.data_parallel),
@@ -312,14 +317,20 @@ pub(crate) fn carry_out(store: &mut Store, wanted: &Wanted) -> Result<Option<Don
         return Ok(None);
     }
     look_up(wanted, &specs, &mut scenarios)?;
-    let id = run_id(store, &sources, &scenarios, (budget.as_ref(), wanted.split_blocks, wanted.equal_cost))?;
+    let id = run_id(store, &sources, &scenarios, (budget.as_ref(), wanted))?;
     let pool = pool(wanted.threads)?;
     let found = pool.install(|| recorded_errors(store, &mut scenarios, wanted.split_blocks));
     let (errors, organisation) = found.unwrap_or_else(|error| {
         talk::warn(&format!("the recordings of the store cannot be used, so no error is known: {error}"));
         Default::default()
     });
-    let variations = variations(&scenarios);
+    let variations = if wanted.quick { Vec::new() } else { variations(&scenarios) };
+    let most = sources.iter().map(|source| source.workload.len()).max().unwrap_or(0);
+    if most > LONG && !wanted.quick {
+        talk::note(&format!(
+            "{most} requests take minutes with all that is worked out beside a replay; `--quick` leaves it out"
+        ));
+    }
     let bar = talk::bar(None);
     bar.set_message(format!("replaying {} scenarios and {} variations", scenarios.len(), variations.len()));
     // Equal stages send the same requests, whether a scenario or a variation has them.
@@ -333,7 +344,7 @@ pub(crate) fn carry_out(store: &mut Store, wanted: &Wanted) -> Result<Option<Don
         gate(budget, &errors, &scenarios, &mut found);
     }
     bar.finish_and_clear();
-    let recorded = sources.iter().filter(|source| source.steps.is_empty() && source.edited.is_none());
+    let recorded = sources.iter().filter(|source| !wanted.quick && source.steps.is_empty() && source.edited.is_none());
     let curves = recorded.map(|source| curve(&source.workload));
     let curves: Vec<RecordBatch> = curves.collect::<Result<_>>()?;
     let run = Run {
@@ -349,21 +360,31 @@ pub(crate) fn carry_out(store: &mut Store, wanted: &Wanted) -> Result<Option<Don
         books: &every_book()?,
         validation: &shipped::validation()?,
     };
-    let below = below::tables(store, &run)?;
-    let attention = pool.install(|| super::cache::below::attention(store)).unwrap_or_else(|error| {
-        talk::warn(&format!("where attention's mass is cannot be told: {error}"));
-        Vec::new()
-    });
+    let (below, attention) = if wanted.quick { Default::default() } else { beside(store, &run, &pool)? };
     let equal = if wanted.equal_cost { below::equal_cost(&run)? } else { Vec::new() };
     let mut transaction = store.begin();
     transaction.write_run(&id, &MISS_RATIO, &curves)?;
     transaction.write_run(&id, &EQUAL_COST, &equal)?;
     transaction.write_run(&id, &ATTENTION_READS, &attention)?;
-    for (table, batches) in tables(&run)?.into_iter().chain(below) {
+    for (table, batches) in below {
         transaction.write_run(&id, table, &batches)?;
     }
+    tables(&run, &mut |table, batches| transaction.write_run(&id, table, batches))?;
     transaction.commit()?;
     Ok(Some(Done { exit: tell(&sources, &scenarios, &found), run: id }))
+}
+
+/// Requests above which a full replay is slow enough to speak of the quick one.
+const LONG: usize = 250_000;
+
+/// The tables of blocks and the memories below, and rows of `attention_reads`.
+fn beside(store: &Store, run: &Run<'_>, pool: &rayon::ThreadPool) -> Result<(below::Tables, Vec<RecordBatch>)> {
+    let below = below::tables(store, run)?;
+    let attention = pool.install(|| super::cache::below::attention(store)).unwrap_or_else(|error| {
+        talk::warn(&format!("where attention's mass is cannot be told: {error}"));
+        Vec::new()
+    });
+    Ok((below, attention))
 }
 
 /// Every price book that ships, to compare owning with renting.
@@ -503,7 +524,7 @@ fn run_id(
     store: &Store,
     sources: &[Source],
     scenarios: &[Scenario],
-    (budget, is_split, has_equal_cost): (Option<&ErrorBudget>, bool, bool),
+    (budget, wanted): (Option<&ErrorBudget>, &Wanted),
 ) -> Result<String> {
     let mut hash = Sha256::new();
     hash.update(concat!("kvtoll ", env!("CARGO_PKG_VERSION"), "\n"));
@@ -548,10 +569,13 @@ fn run_id(
     if let Some(budget) = budget {
         hash.update(format!("{budget}\n"));
     }
-    if has_equal_cost {
+    if wanted.quick {
+        hash.update("quick\n");
+    }
+    if wanted.equal_cost {
         hash.update("equal cost\n");
     }
-    if is_split {
+    if wanted.split_blocks {
         hash.update("blocks split by column_sum\n");
     }
     let mut id = String::new();

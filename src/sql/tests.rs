@@ -256,7 +256,7 @@ fn differences_and_products_of_counts_do_not_wrap() {
                       min(r.request_id - d.request_id), max(r.prompt_tokens * r.prompt_tokens * r.prompt_tokens * r.prompt_tokens)
                FROM requests r CROSS JOIN demand d";
     let row = one(&query(&session, sql, &[]).unwrap());
-    let number = |at: usize| row.column(at).as_primitive::<arrow::datatypes::Int64Type>().value(0);
+    let number = |at: usize| row.column(at).as_primitive::<Int64Type>().value(0);
     // 900 prompt tokens and 50 output tokens; requests 0 to 2 beside 0 to 99.
     assert_eq!([number(0), number(1), number(2), number(3)], [850, -850, -99, 900_i64.pow(4)]);
 }

@@ -1,6 +1,6 @@
 //! The command line as people type it: exit codes, streams, suggestions, formats.
 
-use crate::support::{kvtoll, quickstart, stderr, succeed};
+use crate::support::{kvtoll, quickstart, root, stderr, succeed};
 
 fn refused(args: &[&str], code: i32, parts: &[&str]) {
     let output = kvtoll(args);
@@ -115,6 +115,65 @@ fn everything_that_is_listed_can_be_explained() {
     names.sort_unstable();
     known.sort_unstable();
     assert_eq!(names, known);
+}
+
+#[test]
+fn formats_columns_and_files_are_explained() {
+    for format in succeed(&["list", "formats"]).lines().filter_map(|line| line.split_whitespace().next()) {
+        assert!(succeed(&["explain", format]).lines().count() > 10, "{format}");
+    }
+    let said = succeed(&["explain", "mooncake"]);
+    assert!(said.contains("\"hash_ids\": [46, 47,") && !said.contains("super::"), "{said}");
+    let file = std::fs::read_to_string(root().join("presets/machine/h100.toml")).unwrap();
+    assert_eq!(succeed(&["explain", "h100", "--file"]), file);
+    refused(&["explain", "h10", "--file"], 2, &["unknown preset file `h10`", "did you mean"]);
+    let said = succeed(&["explain", "look_steps"]);
+    assert!(said.contains("of the table scenarios\n  Steps from one look for arrivals"), "{said}");
+    refused(&["explain", "usd_per_hourly"], 2, &["did you mean `"]);
+    refused(&["explain", "xyzzyxyzzyxyzzy"], 2, &["known names is near it; see `kvtoll list`"]);
+}
+
+/// Its figures were those of an idle machine, and it ended well.
+#[test]
+fn a_replay_that_serves_nothing_fails_with_the_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    let (trace, store) = (folder.path().join("long.jsonl"), folder.path().join("store"));
+    let ids: Vec<u32> = (0..2930).collect();
+    let row = format!("{{\"timestamp\": 0, \"input_length\": 1500000, \"output_length\": 5, \"hash_ids\": {ids:?}}}\n");
+    std::fs::write(&trace, row).unwrap();
+    let args = ["run", trace.to_str().unwrap(), "--into", store.to_str().unwrap(), "--output"];
+    let page = folder.path().join("page.html");
+    let rest = [page.to_str().unwrap(), "--model", "llama-3.1-8b", "--machine", "h100"];
+    let all: Vec<&str> = args.into_iter().chain(rest).collect();
+    let output = kvtoll(&all);
+    assert_eq!(output.status.code(), Some(1));
+    let said = stderr(&output);
+    assert!(said.contains("all 1 requests are turned away, the first since its KV can never fit in memory"), "{said}");
+    assert!(page.exists());
+}
+
+#[test]
+fn a_quick_replay_says_the_same_of_its_scenarios_and_nothing_beside() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path().join("store");
+    let store = store.to_str().unwrap();
+    succeed(&["ingest", "traces/azure/code_head300.csv", "--into", store]);
+    let replay =
+        ["replay", store, "--model", "llama-3.1-8b", "--machine", "h100", "--policy", "full", "--policy", "fp8"];
+    succeed(&replay);
+    let asked = ["SELECT * EXCLUDE (run_id) FROM scenarios", "SELECT * FROM metrics", "SELECT * FROM step_costs"];
+    let answers = || asked.map(|sql| succeed(&["sql", store, "-c", sql, "--format", "csv"]));
+    let count =
+        |table: &str| succeed(&["sql", store, "-c", &format!("SELECT count(*) FROM {table}"), "--format", "tsv"]);
+    let full = answers();
+    assert!(!count("spec").ends_with("\n0\n") && !count("miss_ratio").is_empty());
+    succeed(&[&replay[..], &["--quick"]].concat());
+    assert_eq!(answers(), full);
+    for table in ["spec", "stacking", "miss_ratio", "blocks", "near_sizes"] {
+        assert!(count(table).ends_with("\n0\n"), "{table}");
+    }
+    let report = folder.path().join("quick.html");
+    succeed(&["report", store, "--output", report.to_str().unwrap()]);
 }
 
 #[test]

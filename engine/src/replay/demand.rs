@@ -1,5 +1,6 @@
 //! The `demand` table: bytes that a policy asks for, per request, phase and layer group, on no machine in particular.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float64Array, RecordBatch, StringArray, UInt16Array, UInt32Array, UInt64Array};
@@ -45,13 +46,13 @@ pub(super) fn ids(done: &[(u32, &Scenario, &Found)]) -> Vec<u32> {
     done.iter().map(|(_, scenario, _)| number(scenario)).collect()
 }
 
-/// Rows of all requests that were served: what is turned away asks for nothing.
+/// Rows of those of these requests that were served: what is turned away asks for nothing.
 ///
 /// # Errors
 /// A request that asks for 2^64 bytes or more.
-pub(super) fn rows(workload: &Workload, shape: &Shape, served: &[Served]) -> Result<Vec<Row>> {
-    let mut rows = Vec::with_capacity(workload.len() * shape.groups.len() * 2);
-    for request in (0..workload.len()).filter(|&at| served[at].fate == Fate::Finished) {
+pub(super) fn rows(workload: &Workload, shape: &Shape, served: &[Served], requests: Range<usize>) -> Result<Vec<Row>> {
+    let mut rows = Vec::with_capacity(requests.len() * shape.groups.len() * 2);
+    for request in requests.filter(|&at| served[at].fate == Fate::Finished) {
         let (prompt, output) = (workload.prompt[request], workload.output[request]);
         for (at, group) in shape.groups.iter().enumerate() {
             rows.push(Row { request, group: at, ..prefill(group, prompt) });

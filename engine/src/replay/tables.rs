@@ -75,11 +75,17 @@ pub struct Shipped {
     pub source: String,
 }
 
-/// All result tables of a run, each with its batches.
+/// What takes rows of a table; none make a table that is there and empty.
+pub type Put<'a> = dyn FnMut(&'static Table, &[RecordBatch]) -> Result<()> + 'a;
+
+/// Rows of a batch of the long tables.
+const ROWS: usize = 1 << 16;
+
+/// All result tables of a run. The long ones are handed on piece by piece: a million requests make millions of rows.
 ///
 /// # Errors
-/// Only a table that does not fit its schema, which is a bug.
-pub fn tables(run: &Run<'_>) -> Result<Vec<(&'static Table, Vec<RecordBatch>)>> {
+/// Those of `put`; a request that asks for 2^64 bytes or more; a table that does not fit its schema, which is a bug.
+pub fn tables(run: &Run<'_>, put: &mut Put<'_>) -> Result<()> {
     let done: Vec<(u32, &Scenario, &Found)> = run
         .scenarios
         .iter()
@@ -87,70 +93,78 @@ pub fn tables(run: &Run<'_>) -> Result<Vec<(&'static Table, Vec<RecordBatch>)>> 
         .enumerate()
         .filter_map(|(at, (scenario, found))| Some((at as u32, scenario, found.as_ref().ok()?)))
         .collect();
-    let each = |of: fn(u32, &Scenario, &Found, &Source) -> Result<RecordBatch>| -> Result<Vec<RecordBatch>> {
-        done.iter().map(|(at, scenario, found)| of(*at, scenario, found, &run.sources[scenario.workload])).collect()
-    };
-    let used: Vec<_> =
-        done.iter().map(|(_, _, found)| usage::buckets(&found.outcome.stretches, width(found))).collect();
-    let usage = || done.iter().zip(&used);
-    let tier_rows: Result<_> =
-        usage().map(|((at, scenario, found), buckets)| tier_usage(*at, scenario, found, buckets)).collect();
-    let link_rows: Result<_> = usage()
-        .map(|((at, scenario, found), buckets)| {
-            let workload = &run.sources[scenario.workload].workload;
-            links::link_usage(*at, (scenario, found, workload), buckets, width(found))
-        })
-        .collect();
-    let demand_ids = demand::ids(&done);
     let own: Vec<Result<Toll>> = (run.scenarios.iter().zip(run.found))
         .map(|(scenario, found)| {
             Ok(toll(scenario, found.as_ref().map_err(Clone::clone)?, &run.sources[scenario.workload].workload))
         })
         .collect();
-    let mut tables = vec![
-        (&SCENARIOS, vec![described::scenarios(run, &demand_ids, &own)?]),
-        (&DEMAND, demands(run, &done, &demand_ids)?),
-        (&ATTENTION_ERROR, run.errors.to_vec()),
-        (&KEPT_PAGES, run.organisation.iter().map(|[pages, _]| pages.clone()).collect()),
-        (&KEPT_OVERLAP, run.organisation.iter().map(|[_, overlaps]| overlaps.clone()).collect()),
-        (&STEP_COSTS, each(|at, scenario, found, _| step_costs(at, scenario, found))?),
-        (&REQUEST_COSTS, each(request_costs)?),
-        (&QUANTILES, each(|at, _, found, source| quantiles(at, found, &source.workload))?),
-        (&JITTER, each(|at, _, found, _| causes(at, found))?),
-        (&TIER_USAGE, tier_rows?),
-        (&LINK_USAGE, link_rows?),
-        (&METRICS, vec![figures(run, &done)?]),
-        (&METRIC_DEFS, vec![definitions()?]),
-        (&MODELS, vec![models(&done)?]),
-        (&MACHINES, vec![machines(&done)?]),
-        (&TIERS, vec![tiers(&done)?]),
-        (&PRICES, vec![prices(run, &done)?]),
-        (&PROMISES, each(promises)?),
-        (&VALIDATION, vec![validation(run)?]),
-    ];
-    tables.extend(balance::tables(run, &own)?);
-    tables.extend(sessions::tables(run, &done)?);
-    Ok(tables)
+    let demand_ids = demand::ids(&done);
+    put(&SCENARIOS, &[described::scenarios(run, &demand_ids, &own)?])?;
+    put(&ATTENTION_ERROR, run.errors)?;
+    for [pages, overlaps] in run.organisation {
+        put(&KEPT_PAGES, std::slice::from_ref(pages))?;
+        put(&KEPT_OVERLAP, std::slice::from_ref(overlaps))?;
+    }
+    for table in [&KEPT_PAGES, &KEPT_OVERLAP, &DEMAND, &STEP_COSTS, &REQUEST_COSTS, &QUANTILES, &JITTER] {
+        put(table, &[])?;
+    }
+    for table in [&TIER_USAGE, &LINK_USAGE, &PROMISES] {
+        put(table, &[])?;
+    }
+    demands(run, &done, &demand_ids, put)?;
+    for (at, scenario, found) in &done {
+        of_scenario(*at, scenario, found, &run.sources[scenario.workload], put)?;
+    }
+    put(&METRICS, &[figures(run, &done)?])?;
+    put(&METRIC_DEFS, &[definitions()?])?;
+    put(&MODELS, &[models(&done)?])?;
+    put(&MACHINES, &[machines(&done)?])?;
+    put(&TIERS, &[tiers(&done)?])?;
+    put(&PRICES, &[prices(run, &done)?])?;
+    put(&VALIDATION, &[validation(run)?])?;
+    for (table, batches) in balance::tables(run, &own)?.into_iter().chain(sessions::tables(run, &done)?) {
+        put(table, &batches)?;
+    }
+    Ok(())
 }
 
-fn demands(run: &Run<'_>, done: &[(u32, &Scenario, &Found)], ids: &[u32]) -> Result<Vec<RecordBatch>> {
-    let mut batches = Vec::new();
-    for ((_, scenario, found), id) in done.iter().zip(ids) {
-        if *id as usize == batches.len() {
-            let workload = &run.sources[scenario.workload].workload;
-            let rows = demand::rows(workload, &found.shape, &found.outcome.served)?;
-            batches.push(demand::batch(*id, workload, scenario, &found.shape, &rows)?);
+/// The tables that hold rows of every scenario.
+fn of_scenario(at: u32, scenario: &Scenario, found: &Found, source: &Source, put: &mut Put<'_>) -> Result<()> {
+    for instance in found.outcome.stretches.chunk_by(|a, b| a.instance == b.instance) {
+        for (piece, rows) in instance.chunks(ROWS).enumerate() {
+            put(&STEP_COSTS, &[step_costs(at, scenario, found, rows, (piece * ROWS) as u64)?])?;
         }
     }
-    Ok(batches)
+    let sold = [revenues(scenario, found, &source.workload), own_promises(scenario, found, &source.workload)];
+    for from in (0..found.outcome.served.len()).step_by(ROWS) {
+        put(&REQUEST_COSTS, &[request_costs(at, scenario, found, &source.workload, (from, &sold))?])?;
+    }
+    put(&QUANTILES, &[quantiles(at, found, &source.workload)?])?;
+    put(&JITTER, &[causes(at, found)?])?;
+    let buckets = usage::buckets(&found.outcome.stretches, width(found));
+    put(&TIER_USAGE, &[tier_usage(at, scenario, found, &buckets)?])?;
+    put(&LINK_USAGE, &[links::link_usage(at, (scenario, found, &source.workload), &buckets, width(found))?])?;
+    put(&PROMISES, &[promises(at, scenario, found, source)?])
 }
 
-fn step_costs(at: u32, scenario: &Scenario, found: &Found) -> Result<RecordBatch> {
-    let rows = &found.outcome.stretches;
-    let mut numbers = Vec::with_capacity(rows.len());
-    for instance in rows.chunk_by(|a, b| a.instance == b.instance) {
-        numbers.extend(0..instance.len() as u64);
+fn demands(run: &Run<'_>, done: &[(u32, &Scenario, &Found)], ids: &[u32], put: &mut Put<'_>) -> Result<()> {
+    let mut next = 0;
+    for ((_, scenario, found), id) in done.iter().zip(ids) {
+        if *id == next {
+            next += 1;
+            let workload = &run.sources[scenario.workload].workload;
+            for from in (0..workload.len()).step_by(ROWS) {
+                let requests = from..workload.len().min(from + ROWS);
+                let rows = demand::rows(workload, &found.shape, &found.outcome.served, requests)?;
+                put(&DEMAND, &[demand::batch(*id, workload, scenario, &found.shape, &rows)?])?;
+            }
+        }
     }
+    Ok(())
+}
+
+/// Stretches of one instance; `first` is the number of the first one within the instance.
+fn step_costs(at: u32, scenario: &Scenario, found: &Found, rows: &[Stretch], first: u64) -> Result<RecordBatch> {
     let i64s =
         |of: &dyn Fn(&Stretch) -> i64| -> ArrayRef { Arc::new(Int64Array::from_iter_values(rows.iter().map(of))) };
     let u64s =
@@ -163,7 +177,7 @@ fn step_costs(at: u32, scenario: &Scenario, found: &Found) -> Result<RecordBatch
     let columns: Vec<ArrayRef> = vec![
         u32s(&|_| u64::from(at)),
         u32s(&|row| u64::from(row.instance)),
-        Arc::new(UInt64Array::from(numbers)),
+        Arc::new(UInt64Array::from_iter_values(first..first + rows.len() as u64)),
         i64s(&|row| row.start_ns),
         u32s(&|row| row.steps),
         u32s(&|row| row.decode_requests),
@@ -197,9 +211,16 @@ fn step_costs(at: u32, scenario: &Scenario, found: &Found) -> Result<RecordBatch
     Ok(RecordBatch::try_new(STEP_COSTS.arrow(), columns)?)
 }
 
-fn request_costs(at: u32, scenario: &Scenario, found: &Found, source: &Source) -> Result<RecordBatch> {
-    let workload = &source.workload;
-    let rows: Vec<(usize, &Served)> = found.outcome.served.iter().enumerate().collect();
+/// Requests from the one at place `from` on; `sold` has the last columns of all of them.
+fn request_costs(
+    at: u32,
+    scenario: &Scenario,
+    found: &Found,
+    workload: &Workload,
+    (from, sold): (usize, &[ArrayRef; 2]),
+) -> Result<RecordBatch> {
+    let rows: Vec<(usize, &Served)> = found.outcome.served.iter().enumerate().skip(from).take(ROWS).collect();
+    let ids = &workload.request_ids[from..from + rows.len()];
     let finished = |row: &Served| row.fate == Fate::Finished;
     let u32s = |of: &dyn Fn(usize, &Served) -> u32| -> ArrayRef {
         Arc::new(UInt32Array::from_iter_values(rows.iter().map(|(at, row)| of(*at, row))))
@@ -221,19 +242,13 @@ fn request_costs(at: u32, scenario: &Scenario, found: &Found, source: &Source) -
     let power = found.price.w_per_accelerator.as_ref().map(|power| power.value);
     let price = found.price.usd_per_accelerator_hour.as_ref().map(|price| price.value);
     let status = |row: &Served| if finished(row) { "finished" } else { "rejected" };
-    let reason = |row: &Served| match row.fate {
-        Fate::TooLarge => Some("its KV can never fit in memory"),
-        Fate::TooLong => Some("its prompt is longer than a step, and the engine splits none"),
-        Fate::NoPrompt => Some("it has no prompt"),
-        Fate::NotCaptured => Some("the capture has no step of it"),
-        Fate::Pending | Fate::Finished => None,
-    };
+    let [revenue, promise] = sold.each_ref().map(|column| column.slice(from, rows.len()));
     let columns: Vec<ArrayRef> = vec![
         u32s(&|_, _| at),
-        Arc::new(UInt64Array::from_iter_values(workload.request_ids.iter().copied())),
+        Arc::new(UInt64Array::from_iter_values(ids.iter().copied())),
         u32s(&|_, row| row.instance),
         Arc::new(StringArray::from_iter_values(rows.iter().map(|(_, row)| status(row)))),
-        Arc::new(rows.iter().map(|(_, row)| reason(row)).collect::<StringArray>()),
+        Arc::new(rows.iter().map(|(_, row)| row.fate.reason()).collect::<StringArray>()),
         Arc::new(rows.iter().map(|(at, _)| Some(workload.is_added(*at))).collect::<BooleanArray>()),
         Arc::new(Int64Array::from_iter_values(rows.iter().map(|(_, row)| row.arrival_ns))),
         u32s(&|at, _| workload.prompt[at]),
@@ -252,8 +267,8 @@ fn request_costs(at: u32, scenario: &Scenario, found: &Found, source: &Source) -
         times(&|_, row| finished(row).then_some(row.machine_ns.round() as i64)),
         per_ns(power, 1e9),
         per_ns(price, 3.6e12),
-        revenues(scenario, found, workload),
-        own_promises(scenario, found, workload),
+        revenue,
+        promise,
     ];
     Ok(RecordBatch::try_new(REQUEST_COSTS.arrow(), columns)?)
 }

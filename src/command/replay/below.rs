@@ -44,8 +44,11 @@ pub(in crate::command) fn labels(
     ["kind", "tenant"].into_iter().map(|name| Ok((name, asset_tables::labels(workload, requests, name)?))).collect()
 }
 
+/// Tables with their rows, as they are written.
+pub(super) type Tables = Vec<(&'static Table, Vec<RecordBatch>)>;
+
 /// The tables of all workloads of a run, in the order of their names.
-pub(super) fn tables(store: &Store, run: &Run<'_>) -> Result<Vec<(&'static Table, Vec<RecordBatch>)>> {
+pub(super) fn tables(store: &Store, run: &Run<'_>) -> Result<Tables> {
     let requests = store.read(&REQUESTS)?;
     let of = |(at, source): (usize, &engine::replay::Source)| {
         let done: Vec<(u32, &Scenario, &Found)> = run
