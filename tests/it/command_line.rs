@@ -38,7 +38,7 @@ fn what_is_missing_is_asked_for() {
     refused(&["query", "no-such-store", "summary"], 2, &["no-such-store", "kvtoll ingest"]);
     // A typo leaves no store behind.
     refused(&["ingest", "no-such-file.csv", "--into", "no-such-store"], 3, &["no-such-file.csv"]);
-    assert!(!crate::support::root().join("no-such-store").exists());
+    assert!(!root().join("no-such-store").exists());
     let folder = tempfile::tempdir().unwrap();
     let store = folder.path().join("store").to_string_lossy().into_owned();
     succeed(&["ingest", "traces/azure/code_head300.csv", "--into", &store]);

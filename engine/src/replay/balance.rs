@@ -40,7 +40,8 @@ pub(super) fn tables(run: &Run<'_>, own: &[Result<Toll>]) -> Result<Vec<(&'stati
     let pairs = scenarios.iter().zip(own).chain(variations.iter().zip(run.tolls));
     let tolls = Tolls { known: pairs.map(|(scenario, toll)| (key(scenario), toll)).collect() };
     let (mut ledger, mut stacking, mut shares, mut spec) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    if let Some(baseline) = baseline_of(&scenarios) {
+    // Without variations nothing is taken apart.
+    if let Some(baseline) = baseline_of(&scenarios).filter(|_| !run.variations.is_empty()) {
         for (at, scenario) in scenarios.iter().enumerate().filter(|(at, _)| *at != baseline) {
             let base = &scenarios[baseline];
             let Some(parts) = differences(base, scenario).filter(|parts| !parts.is_empty()) else { continue };
